@@ -116,7 +116,6 @@ class GeneralPart(NamedTuple):
     """A component that a recipe for any backbone trains.
 
     Attributes:
-        recipe: its name.
         layers: first and last layer that the component's name states, or None.
         data: the task of prompts that its name states, or "".
         temperature: of the backbone's answers, as its name states it.

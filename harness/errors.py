@@ -138,8 +138,6 @@ def warn_unread(file: Path, keys: Iterable[str], known: str) -> None:
     """Warn of the keys of a published configuration that its importer does not know.
 
     Args:
-        file: the configuration.
-        keys: that it has.
         known: those that are read or change nothing, separated by spaces.
     """
     if unknown := sorted(set(keys) - set(known.split())):
@@ -158,22 +156,14 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def check_parameters(what: str, params: Iterable[str], allowed: Sequence[str]) -> None:
-    """Refuse a parameter that ``what`` does not have.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse a parameter that ``what`` does not have."""
     unknown = sorted(set(params) - set(allowed))
     if unknown:
         raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(allowed)}")
 
 
 def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> None:
-    """Check a parameter that is one of some words; the command line does so for Literals, and Python does not.
-
-    Raises:
-        UsageError: it is none of the choices.
-    """
+    """Check a parameter that is one of some words; the command line does so for Literals, and Python does not."""
     words = tuple(choices)
     if value not in words:
         choice = ", ".join(word or repr(word) for word in words)
@@ -181,11 +171,7 @@ def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> No
 
 
 def within(owner: str, least: float, most: float = math.inf, **values: float) -> None:
-    """Check parameters that are numbers from ``least`` to ``most``.
-
-    Raises:
-        UsageError: one is outside.
-    """
+    """Check parameters that are numbers from ``least`` to ``most``."""
     for name, value in values.items():
         if not least <= value <= most:
             bounds = f"{least} or more" if most == math.inf else f"from {least} to {most}"

@@ -16,12 +16,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names of one kind, each registered once, by our packages or through an entry point.
-
-    Args:
-        kind: the word used in errors.
-        group: the entry-point group of other packages.
-    """
+    """Names of one kind, each registered once, by our packages or through an entry point."""
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind = kind
@@ -79,11 +74,7 @@ class Registry(Generic[T]):
                 warnings.warn(str(error), PluginWarning, stacklevel=2)
 
     def _open(self, point: EntryPoint) -> T:
-        """What an entry point names.
-
-        Raises:
-            PluginError: it cannot be imported, or is not of the registry's type.
-        """
+        """What an entry point names."""
         try:
             loaded: Any = point.load()
         except (ContractError, KeyboardInterrupt):
@@ -103,11 +94,7 @@ class Registry(Generic[T]):
         return cast(T, loaded)
 
     def check(self, name: str) -> None:
-        """Check that a name is known, without importing what it names.
-
-        Raises:
-            UnknownNameError: it is not; the message proposes the closest.
-        """
+        """Check that a name is known, without importing what it names."""
         if name not in self and name not in self._broken:
             raise UnknownNameError(self.kind, name, self)
 
@@ -156,11 +143,7 @@ class Registry(Generic[T]):
         return name in self._plugins
 
     def name_of(self, item: T) -> str:
-        """The name that an object was registered under.
-
-        Raises:
-            ContractError: it was never registered.
-        """
+        """Return the name that an object was registered under, or raise ContractError if it was never registered."""
         for name, registered in self._items.items():
             if registered is item:
                 return name

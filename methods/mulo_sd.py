@@ -30,13 +30,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.scales import Samplers
-from stridebench.methods.verifiers.codebook import (
-    cached_nearest,
-    cluster_mass,
-    codes_of,
-    dilate,
-    neighbour_count,
-)
+from stridebench.methods.verifiers.codebook import cached_nearest, cluster_mass, codes_of, dilate, neighbour_count
 
 # Symbols: x cells of the large picture, y cells of the small one, N positions of a band, C its cells. Steps 7, 1 and 2
 # of Algorithm 1 are D_r, M_q and U_r.
@@ -91,7 +85,6 @@ def parallel_cells(left: Sequence[int], columns: int, window: int) -> list[int]:
 
     Args:
         left: cells to draw, ascending.
-        columns: of a row.
         window: ZipAR's, in cells; 0: one cell at a time.
     """
     first_of_row = {n // columns: n for n in reversed(left)}
@@ -134,7 +127,6 @@ class CellSampler:
         A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
 
         Args:
-            x: ids at the band's positions.
             r: cells to draw, ascending.
             p: distributions of the band's cells, if a pass over x gave them. Cells before any new token are drawn
                 from these. Without ``p`` the cells r are still empty: if a row begins before the one above has
@@ -181,12 +173,7 @@ class BandDrafter:
 
     @classmethod
     def open(cls, run: Run, drafter: str, samplers: str, factor: int) -> BandDrafter:
-        """Open a backbone by name, and samplers: untrained ones by kind, others as ``run.component`` finds them.
-
-        Raises:
-            UsageError: the drafter or the samplers do not fit target and factor.
-            WeightsError: there are no samplers.
-        """
+        """Open a backbone by name, and samplers: untrained ones by kind, others as ``run.component`` finds them."""
         canvas = run.picture(drafter, factor)
         _check_scales(drafter, canvas.capabilities, run.capabilities, factor)
         assert run.capabilities.codebook is not None
@@ -239,11 +226,7 @@ def _load(folder: Path | None, untrained: str, factor: int, codebook: Tensor) ->
 
 
 def _check_scales(name: str, small: Capabilities, large: Capabilities, factor: int) -> None:
-    """Reject a drafter that does not draw the same pictures at 1/r.
-
-    Raises:
-        UsageError: its pictures have another size, or its cells other codes.
-    """
+    """Reject a drafter that does not draw the same pictures at 1/r."""
     grid, codebook = large.grid, large.codebook
     assert grid is not None and codebook is not None
     if small.grid is None or (small.grid.rows * factor, small.grid.columns * factor) != (grid.rows, grid.columns):

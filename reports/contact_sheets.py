@@ -11,19 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.image
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
 from stridebench.reports.meshes import draw
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import markdown_lines
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
 
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; the sheet says how many were left out."""
@@ -133,8 +132,6 @@ def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.S
     """Draw a sample's picture or mesh, or the reason why it has none.
 
     Args:
-        store: the run.
-        figure: gets the axes.
         place: rows, columns and number of the axes, from 1.
         sample: the sample, or None if the cell lacks it.
 

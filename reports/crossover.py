@@ -28,7 +28,8 @@ from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.requests import counted
 from stridebench.harness.record.stats import FloatArray
 from stridebench.harness.record.store import Store
-from stridebench.reports.summary import FinishedCell, set_interval
+from stridebench.reports.finished_cell import FinishedCell
+from stridebench.reports.summary import set_interval
 from stridebench.reports.text_table import Column, TextTable, number, word
 
 if TYPE_CHECKING:
@@ -75,13 +76,7 @@ def pairs(plain: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def side_by_side(
     store: Store, engines: pd.DataFrame, methods: pd.DataFrame, read: Callable[[str], FinishedCell]
 ) -> pd.DataFrame:
-    """Return one row a decoder that finished an output: engines at one request at a time, then methods.
-
-    Args:
-        engines: of ``summarise_engines``.
-        methods: of ``summarise``.
-        read: of ``summary.reader``.
-    """
+    """Return one row a decoder that finished an output: engines at one request at a time, then methods."""
     rows = []
     for decoder in (*_engines(store, engines), *_methods(methods, read)):
         row, timed, plain = decoder.row, decoder.outputs, decoder.plain
@@ -207,9 +202,6 @@ def crossing(concurrency: FloatArray, speedups: FloatArray) -> FloatArray:
 def crossover(tables: Mapping[int, tuple[pd.DataFrame, pd.DataFrame]]) -> Crossover | None:
     """The crossover of one pair of entries.
 
-    Args:
-        tables: plain and speculative requests (`of_requests`) by concurrency.
-
     Returns:
         None where fewer than two concurrencies share prompts.
     """
@@ -246,7 +238,6 @@ class CrossoverComparison:
     """An entry and its plain decode.
 
     Args:
-        tables: their requests by concurrency.
         rates: tokens a second by concurrency, the plain decode's first; None if not known.
     """
 
@@ -255,11 +246,7 @@ class CrossoverComparison:
 
 
 def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparison]:
-    """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode.
-
-    Args:
-        engines: of ``summarise_engines``.
-    """
+    """Return, by title, each entry that was measured at two concurrencies or more, with its plain decode."""
     if engines.empty:
         return {}
     frame = shown(engines[engines["concurrency"] > 0])
@@ -298,10 +285,6 @@ def in_turn(requests: pd.DataFrame, concurrency: int) -> pd.DataFrame:
 
 def write(panels: Mapping[str, CrossoverComparison], beside: pd.DataFrame, folder: Path) -> list[Path]:
     """Draw every comparison into crossover.png, and decoders side by side into side_by_side.png.
-
-    Args:
-        panels: of `compared`.
-        beside: of `side_by_side`.
 
     Returns:
         The files; none of a kind without rows.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.record.entries import SAMPLING, CellMeta, StoredCounters
 from stridebench.harness.record.requests import measures
-from stridebench.reports.summary import Row
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import Row
 
 SETTING_OF_ENGINE = ("backbone", *SAMPLING, "task", "max_new_tokens")
 """What cells of engines share that stand in one table."""

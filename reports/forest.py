@@ -68,8 +68,6 @@ def draw(frame: pd.DataFrame, title: str = "", column: bool = False) -> Figure |
     """Draw the forest plot of a summary; return None if no method has a speed-up.
 
     Args:
-        frame: of ``summary.summarise``.
-        title: the run's.
         column: 3.3 inches wide with the speed-ups alone, for a column of a paper.
     """
     drawn = list(groups(frame))

@@ -32,13 +32,7 @@ def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns
     """Draw meshes onto one sheet, row by row.
 
     Args:
-        paths: .ply files of triangles.
-        file: the PNG to write.
         titles: one a mesh. Without titles the names of the files are shown.
-        columns: meshes a row at most.
-
-    Raises:
-        StoreError: no mesh is given, the titles do not match, or a file is missing or holds no triangles.
     """
     if not paths or len(titles) not in (0, len(paths)):
         raise StoreError(f"{file} was asked for with {len(paths)} meshes and {len(titles)} titles; give one each")
@@ -56,16 +50,7 @@ def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns
 
 
 def draw(axes: Any, path: Path, edge: float = 0.25) -> None:
-    """Draw the mesh of a .ply file onto three-dimensional axes.
-
-    Args:
-        axes: three-dimensional axes.
-        path: the file.
-        edge: width of the edges, in points.
-
-    Raises:
-        StoreError: the file is missing or holds no triangles.
-    """
+    """Draw the mesh of a .ply file onto three-dimensional axes."""
     corners = _corners(path)
     faces = Poly3DCollection(corners, facecolors=_shades(corners), edgecolors=[EDGE], linewidths=edge)
     axes.add_collection3d(faces)
@@ -73,11 +58,7 @@ def draw(axes: Any, path: Path, edge: float = 0.25) -> None:
 
 
 def cloud(axes: Any, path: Path) -> None:
-    """Draw the points of a .npy file [n, 3 or more] onto three-dimensional axes.
-
-    Raises:
-        StoreError: the file is missing or holds no points.
-    """
+    """Draw the points of a .npy file [n, 3 or more] onto three-dimensional axes."""
     try:
         points = np.load(path, allow_pickle=False)
         x, y, z = points[:, :3].T

@@ -105,11 +105,7 @@ def _size(panel: Panel) -> str:
 
 
 def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
-    """Write pareto.png and pareto.svg; returns their paths, or none if no approximate method is swept.
-
-    Args:
-        frame: of ``summary.summarise``.
-    """
+    """Write pareto.png and pareto.svg; returns their paths, or none if no approximate method is swept."""
     return save(lambda: draw(frame), outdir, ("pareto.png", "pareto.svg"))
 
 
@@ -135,11 +131,7 @@ def save(draw_it: Callable[[], Figure | None], outdir: Path, names: Sequence[str
 
 
 def draw(frame: pd.DataFrame) -> Figure | None:
-    """Draw a panel for each group with a sweep; return None if there is none.
-
-    Args:
-        frame: of ``summary.summarise``.
-    """
+    """Draw a panel for each group with a sweep; return None if there is none."""
     drawn = list(panels(frame))
     if not drawn:
         return None

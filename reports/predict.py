@@ -10,41 +10,31 @@ assumption of ``ASSUMPTIONS``, which `stride paper predict` prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan.yaml_lines import load as load_yaml
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell, reader
+from stridebench.reports.machines import LAYERS, Machine
 from stridebench.reports.pareto import COLOURS, STYLE
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
-from stridebench.reports.summary import FinishedCell, measure, reader
+from stridebench.reports.summary import measure
 from stridebench.reports.tables import COLUMN
 
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-
-
-MACHINES = Path(__file__).parent / "data" / "machines"
-BYTES = {"fp32": 4.0, "fp64": 8.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5, "nf4": 0.5}
-"""Bytes of a parameter; scales of quantised weights are not counted."""
 KERNELS = 10
 """Launches of a layer, where nothing else is said."""
-LAYERS = 30
-"""Layers of a backbone whose record does not tell them."""
 LARGEST = 4096
 """The largest batch at which a gain is sought; a power of two."""
-SMALLEST = 1e-6
-"""The smallest figure of a profile; the largest is its inverse. Both are beyond any machine."""
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
 ASSUMPTIONS = (
     "A pass reads every parameter of its model once, in the type of the cell.",
@@ -62,161 +52,12 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class PassFit:
-    """What passes with weights of one type cost, fitted to timed ones.
-
-    Args:
-        bandwidth: bytes of weights a second.
-        rate: operations a second.
-        layer_s: seconds of a layer outside of its products.
-        row_s: those of each row of a layer.
-    """
-
-    bandwidth: float
-    rate: float
-    layer_s: float
-    row_s: float
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Figures of a machine.
-
-    Args:
-        bandwidth: bytes a second.
-        rates: operations a second of matrix products, by type.
-        launch_s: seconds of a launch.
-        sources: where each figure comes from, by its name in the file.
-        measured: fitted to passes on the machine, by type of the weights; a type without it is a roofline.
-    """
-
-    name: str
-    bandwidth: float
-    rates: Mapping[str, float]
-    launch_s: float
-    sources: Mapping[str, str]
-    measured: Mapping[str, PassFit] = field(default_factory=dict)
-
-    def pass_s(
-        self, parameters: float, stored: str, computed: str, rows: Any, kernels: float, layers: float = LAYERS
-    ) -> Any:
-        """Seconds of a pass.
-
-        Args:
-            stored: type of the weights. computed: type of the products.
-            kernels: launches of a roofline. layers: of a measured sum.
-
-        Raises:
-            UsageError: the profile lacks a rate of that type, or the type's bytes are not known.
-        """
-        rows = np.asarray(rows)
-        if known := self.measured.get(stored):
-            products = parameters * (BYTES[stored] / known.bandwidth + 2 * rows / known.rate)
-            return products + layers * (known.layer_s + known.row_s * rows)
-        if computed not in self.rates:
-            raise UsageError(
-                f"the profile {self.name} lacks a rate of {computed} ({', '.join(self.rates)} only); "
-                f"add `tflops: {{{computed}: {{value: ..., source: ...}}}}` to it, or take another run"
-            )
-        if stored not in BYTES:
-            raise UsageError(f"the bytes of a parameter in {stored} are not known ({', '.join(BYTES)} only)")
-        read = parameters * BYTES[stored] / self.bandwidth
-        return np.maximum(read, 2 * parameters * rows / self.rates[computed]) + kernels * self.launch_s
-
-
-def machines() -> list[str]:
-    """The profiles that ship."""
-    return sorted(path.stem for path in MACHINES.glob("*.yaml"))
-
-
-def machine(name: str) -> Machine:
-    """A profile by its name, or a file such as `stride doctor --profile` writes.
-
-    Raises:
-        UsageError: there is none, it is not YAML, or it lacks figures or their sources; all of them are named.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else MACHINES / f"{name}.yaml"
-    if not path.is_file():
-        raise UsageError(f"the machine {name!r} is not known; known are {', '.join(machines())}, or name a .yaml file")
-    try:
-        body = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none, and bytes that are no text
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    body = body if isinstance(body, dict) else {}
-    rates = body.get("tflops")
-    entries = {"bandwidth_gb_s": body.get("bandwidth_gb_s"), "launch_us": body.get("launch_us")}
-    entries |= {f"tflops.{kind}": entry for kind, entry in (rates if isinstance(rates, dict) else {}).items()}
-    fitted = _fitted(body.get("measured"))
-    entries |= {f"measured.{kind}.{key}": entry for kind, of in fitted.items() for key, entry in of.items()}
-    missing = [f"{key}{_hint(entry)}" for key, entry in entries.items() if not _is_figure(entry)]
-    missing += [] if isinstance(rates, dict) and rates else ["tflops"]
-    if missing:
-        raise UsageError(
-            f"{path} lacks {', '.join(missing)}: each is {{value: a number from {SMALLEST:g} to {1 / SMALLEST:g}, "
-            f"source: text that says where it is from}}. `stride doctor --profile FILE` measures this machine."
-        )
-    figures = {key: float(entry["value"]) for key, entry in entries.items() if entry}
-    by_type = {key.partition(".")[2]: value * 1e12 for key, value in figures.items() if key.startswith("tflops.")}
-    sources = {key: str(entry["source"]) for key, entry in entries.items() if entry and "measured." not in key}
-    sources |= {f"measured.{kind}": str(of["layer_us"]["source"]) for kind, of in fitted.items()}
-    measured = {kind: _sum({key: float(entry["value"]) for key, entry in of.items()}) for kind, of in fitted.items()}
-    return Machine(path.stem, figures["bandwidth_gb_s"] * 1e9, by_type, figures["launch_us"] / 1e6, sources, measured)
-
-
-class StatedFigure(TypedDict):
-    """A figure of a profile and where it is from, neither of them checked."""
-
-    value: Any
-    source: Any
-
-
-def _fitted(body: Any) -> dict[str, dict[str, StatedFigure]]:
-    """The figures of each type under ``measured``, each as an entry with the source of its type."""
-    types = body if isinstance(body, dict) else {} if body is None else {"type": None}
-    names = ("bandwidth_gb_s", "tflops", "layer_us", "row_us")
-    of_type = {kind: entry if isinstance(entry, dict) else {} for kind, entry in types.items()}
-    return {
-        str(kind): {name: {"value": entry.get(name), "source": entry.get("source")} for name in names}
-        for kind, entry in of_type.items()
-    }
-
-
-def _sum(figures: Mapping[str, float]) -> PassFit:
-    bandwidth, rate, layer, row = (figures[key] for key in ("bandwidth_gb_s", "tflops", "layer_us", "row_us"))
-    return PassFit(bandwidth * 1e9, rate * 1e12, layer / 1e6, row / 1e6)
-
-
-def _is_figure(entry: Any) -> bool:
-    value, source = (entry.get(key) if isinstance(entry, dict) else None for key in ("value", "source"))
-    number = isinstance(value, int | float) and not isinstance(value, bool) and SMALLEST <= value <= 1 / SMALLEST
-    return number and isinstance(source, str) and bool(source.strip())
-
-
-def _hint(entry: Any) -> str:
-    """Return the problem of an entry that is there, such as 1e3, which is text in YAML 1.1."""
-    value, source = (entry.get(key) if isinstance(entry, dict) else None for key in ("value", "source"))
-    if value is None:
-        return ""
-    try:
-        number = float(value) if isinstance(value, str) else None
-    except ValueError:
-        number = None
-    if number is not None:
-        return f" (its value {value!r:.40} is text in YAML 1.1; write it as 1000 or 1.0e+3)"
-    unnamed = _is_figure({"value": value, "source": "one"}) and not (isinstance(source, str) and source.strip())
-    return " (its source is missing)" if unnamed else f" (its value is {value!r:.40})"
-
-
-@dataclass(frozen=True)
 class Counts:
     """The counts of a cell, a row a step.
 
     Args:
-        parameters: of the target.
         draft_share: size of the drafter relative to the target.
-        tokens: output tokens of all steps.
         branches: how often guidance reads each row.
-        layers: of the target.
     """
 
     stored: str
@@ -236,14 +77,7 @@ class Counts:
         return float(self.seconds(on, batch, kernels, host).sum()) / self.tokens
 
     def seconds(self, on: Machine, batch: int, kernels: float, host: bool = True) -> Any:
-        """Of each step of one of the decodes of a batch.
-
-        Args:
-            host: whether the host takes time.
-
-        Raises:
-            UsageError: the profile lacks a rate of the type.
-        """
+        """Of each step of one of the decodes of a batch."""
         copies = batch * self.branches
         rows = self.rows / np.maximum(self.passes, 1) * copies
         of, share = (self.stored, self.computed), self.draft_share
@@ -262,12 +96,7 @@ def counts_of(cell: FinishedCell, outputs: pd.Index[Any], one_row_s: float | Non
     """The counts of some outputs of a finished cell.
 
     Args:
-        outputs: (prompt, repetition) of each.
         one_row_s: mean seconds of the baseline's passes over the same outputs, or None if nothing was timed.
-
-    Raises:
-        UsageError: an output has no token; the record does not tell whether pictures are guided; or a drafter's size
-            would follow from its time, and nothing was timed.
     """
     steps = _steps(cell, outputs)
     tokens, drafts = int((steps["emitted"] - steps["overshoot"]).sum()), float(steps["draft_nfe"].sum())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib import rc_context
@@ -13,13 +12,11 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
 from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.record.store import Store
 from stridebench.reports import forest, pareto
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.run_report import additions
 from stridebench.reports.summary import summarise
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
 
 DRAWN = {"forest": forest.draw, "pareto": pareto.draw}
 """Figures of every run."""
@@ -34,15 +31,8 @@ def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path, column:
     """Write a figure as PDF, one page a panel group.
 
     Args:
-        store: the run.
-        name: one of ``figure_names``.
         cells: ids or labels of cells, with * and ? as wildcards; all if there are none.
-        path: of the file.
         column: 3.3 inches wide, for a column of a paper; the forest plot alone.
-
-    Raises:
-        UnknownNameError: the figure is not known.
-        UsageError: a pattern fits no cell, or the cells have nothing to draw.
     """
     if name not in figure_names():
         raise UnknownNameError("figure", name, figure_names())
@@ -62,11 +52,7 @@ def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path, column:
 
 
 def choose(frame: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
-    """Return the cells whose id or label fits a pattern, in the order of the summary.
-
-    Raises:
-        UsageError: a pattern fits none.
-    """
+    """Return the cells whose id or label fits a pattern, in the order of the summary."""
     names = {str(cell): str(label) for cell, label in zip(frame["cell"], frame["label"], strict=True)}
     for pattern in patterns:
         if not any(_fits(pattern, cell, label) for cell, label in names.items()):

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from stridebench.harness.record.entries import SAMPLING, sampling_words
-from stridebench.reports.quality import lower_is_better, main_score
+from stridebench.harness.record.stats import FEWEST
+from stridebench.reports.quality import amount, in_words, lower_is_better, main_score
 from stridebench.reports.tables import GROUP
 
 
@@ -86,3 +87,85 @@ def loses(row: pd.Series[Any], group: RankedGroup) -> bool:
 def is_measured(row: pd.Series[Any], key: str) -> bool:
     """Return whether a cell has a figure."""
     return not math.isnan(value_of(row, key))
+
+
+NAMED = 4
+"""Cells of each kind that a sentence names."""
+
+
+def conclusions(frame: pd.DataFrame) -> list[str]:
+    """Return three sentences about the methods of a summary, or none if no method has a speed-up."""
+    settings = list(groups(frame))
+    if not settings:
+        return []
+    return [_pays(settings), *_costs(settings), _not_shown(frame, settings)]
+
+
+def _pays(settings: list[RankedGroup]) -> str:
+    cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "exact"]
+    faster = [(group, row) for group, row in cells if gains(row)]
+    best = list({id(group): (group, row) for group, row in reversed(faster)}.values())[::-1]
+    if not faster:
+        return (
+            f"Exact methods: none of {len(cells)} is shown to be faster here." if cells else "No method is exact here."
+        )
+    names = _listed([f"{row['label']} {_factor(row)} ({group.short})" for group, row in best])
+    return f"Exact and faster, {len(faster)} of {len(cells)} cells; the fastest of each setting: {names}."
+
+
+def _costs(settings: list[RankedGroup]) -> list[str]:
+    cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "approximate"]
+    if not cells:
+        return []
+    losing = [(group, row) for group, row in cells if loses(row, group)]
+    costs = [f"{row['label']} {_factor(row)} ({_cost(row, group)})" for group, row in losing]
+    others = [f"{row['label']} {_factor(row)}" for group, row in cells if not loses(row, group)]
+    parts = [f"shown to lose quality: {_listed(costs)}"] if costs else []
+    parts += [f"no loss shown: {_listed(others)}"] if others else []
+    return [f"Approximate: {'; '.join(parts)}."]
+
+
+def _not_shown(frame: pd.DataFrame, settings: list[RankedGroup]) -> str:
+    rows = [row for group in settings for row in group.rows()]
+    parts = []
+    if unclear := [str(row["label"]) for row in rows if gains(row) is None]:
+        parts.append(
+            f"whether {_listed(list(dict.fromkeys(unclear)))} {'is' if len(set(unclear)) == 1 else 'are'} faster"
+        )
+    sampled = [row for row in rows if row["verdict"] == "exact" and row["temperature"]]
+    seen = [row["audit_visible_tv"] for row in sampled if is_measured(row, "audit_visible_tv")]
+    if blind := len(sampled) - len(seen):
+        parts.append(
+            f"a bias of {blind} exact cell{'' if blind == 1 else 's'} at T > 0, which have too few tokens for an audit"
+        )
+    if seen:
+        parts.append(
+            f"a bias below {max(seen):.2g} of total variation a token, or of a kind that the audit has no bet on"
+        )
+    few = [group.short for group in settings if group.methods["speedup_n"].max() < FEWEST]
+    if few:
+        parts.append(f"intervals for {_listed(few)}, of fewer than {FEWEST} prompts")
+    failed = int(frame["n_failed"].fillna(0).sum())
+    skipped = int((frame["status"] != "done").sum())
+    parts += [f"{failed} failed samples"] if failed else []
+    parts += [f"{skipped} cells that were skipped or not finished"] if skipped else []
+    return f"Not shown: {'; '.join(parts)}." if parts else "Every speed-up has an interval that leaves out 1."
+
+
+def _factor(row: pd.Series[Any]) -> str:
+    between = f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]" if is_measured(row, "speedup_low") else ""
+    return f"{row['speedup']:.2f}×{between}"
+
+
+def _cost(row: pd.Series[Any], group: RankedGroup) -> str:
+    parts = []
+    if value_of(row, "logprob_diff_high") < 0:
+        parts.append(f"{-row['logprob_diff']:.2f} nat a token")
+    if group.score is not None and is_measured(row, group.score):
+        parts.append(f"{in_words(row, group.score)}, AR {amount(group.baseline, group.score)}")
+    return "; ".join(parts)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -22,9 +22,6 @@ def run_folders(paths: Iterable[str | Path]) -> list[str | Path]:
 
     Args:
         paths: run folders, URLs of runs, or folders that hold some; ``runs`` if there are none.
-
-    Raises:
-        StoreError: a folder neither is nor holds a run. UsageError: the folder does not exist.
     """
     folders: dict[str | Path, str | Path] = {}
     for name in list(paths) or [DEFAULT]:
@@ -47,9 +44,6 @@ def match_name(ids: list[str], text: str) -> str:
 
     A label of the run's table, such as ``sjdpp tau=0.25`` or ``sjdpp tau=0.25 T=1``, is read as the beginning of an
     id. If other labels begin with it, they are named on standard error.
-
-    Raises:
-        UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
     words, _, temperature = text.partition(" T=")
     label, at = (re.sub(r"[^\w=+-]+", "-", one, flags=re.ASCII).strip("-") for one in (words, f"T{temperature}"))
@@ -70,11 +64,7 @@ def match_name(ids: list[str], text: str) -> str:
 
 
 def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[str], object]]) -> str:
-    """Return ``text`` if it is an id, or the only id that meets the first of the rules that any meets.
-
-    Raises:
-        UnknownNameError: no id meets a rule. UsageError: several do; the first of them are listed.
-    """
+    """Return ``text`` if it is an id, or the only id that meets the first of the rules that any meets."""
     if text in ids:
         return text
     for rule in rules:
@@ -89,9 +79,5 @@ def _only_one(kind: str, ids: list[str], text: str, rules: Sequence[Callable[[st
 
 
 def match_prompt(ids: list[str], text: str) -> str:
-    """Return the only prompt whose id is ``text``, ends with it after a slash, or begins with it.
-
-    Raises:
-        UnknownNameError: there is no such prompt. UsageError: there are several; the first of them are listed.
-    """
+    """Return the only prompt whose id is ``text``, ends with it after a slash, or begins with it."""
     return _only_one("prompt", ids, text, [lambda name: name.endswith(f"/{text}"), lambda name: name.startswith(text)])

@@ -22,9 +22,10 @@ from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
 from stridebench.reports import crossover, tables
-from stridebench.reports.conclusions import conclusions
 from stridebench.reports.engine_rows import summarise_engines
-from stridebench.reports.summary import FinishedCell, Row, by_category, reader, summarise
+from stridebench.reports.finished_cell import FinishedCell, Row, reader
+from stridebench.reports.ranked import conclusions
+from stridebench.reports.summary import by_category, summarise
 from stridebench.reports.text_table import TextTable, html_tables, paper_table, print_table
 
 if TYPE_CHECKING:
@@ -68,11 +69,7 @@ def additions() -> list[type[AddedReport]]:
 
 
 class RunReport:
-    """The reports of one run; each of its cells is read once.
-
-    Args:
-        store: the run.
-    """
+    """The reports of one run; each of its cells is read once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -164,9 +161,6 @@ class RunReport:
 
         Args:
             names: keys or headings of columns. Default: all that hold a figure.
-
-        Raises:
-            UsageError: a column is unknown; the known ones are listed.
         """
         tables.check_columns(names, self.frame, self.engines)
         return [*tables.text_tables(self.frame, names), *tables.text_tables(self.engines, names)]
@@ -177,9 +171,6 @@ class RunReport:
         Args:
             names: keys or headings of its columns. Default: those of a paper.
             label: for ``\\ref``.
-
-        Raises:
-            UsageError: a column is unknown, or no cell is finished.
         """
         frames = (self.frame, self.engines)
         shown = self.tables(names) if names else [one for frame in frames for one in tables.text_tables(frame, PAPER)]

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from stridebench.harness.errors import printable_line
-from stridebench.harness.record import stats
-from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.record.entries import SAMPLING, CellMeta
-from stridebench.harness.record.metrics import METRICS, counted_samples, owners, sums_of, value
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.metrics import METRICS, owners, value
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import (
+    FinishedCell,
+    Row,
+    cause_of_waits,
+    disturbed_share,
+    reader,
+    stopped_steps,
+    token_ms,
+)
+from stridebench.reports.flags import FAILED_SHARE, cluster_flags, disturbed_flags, measured_flags, mismatch_flags
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval."""
@@ -36,22 +41,6 @@ PLAIN = (
     *CONSUMED,
 )
 """Metrics shown without an interval."""
-FAILED_SHARE = 0.1
-"""A cell is invalid if a larger share of its samples failed."""
-DEAD, DEAD_TESTED = 0.01, 200
-"""A drafter is called dead below this acceptance rate, once so many tokens were tested."""
-MISMATCH = 0.15
-"""Relative distance from the interval of the measured speed-up at which the predicted one is flagged."""
-DISTURBED = 1.25
-"""Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
-WAITED, WAITING_STEPS = 0.05, 0.1
-"""A step is disturbed if threads waited for a core for this share of its time; a cell, if so many steps are."""
-SLOW_CLOCK = 0.9
-"""A step is disturbed if the GPU's clock is below this share of the highest clock of the cell's steps."""
-UNEQUAL = 1.05
-"""Autoregressive decoding against itself is flagged if the interval lies this far from 1."""
-SIGNIFICANT = 0.001
-"""A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
 AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_needed", "audit_best", "audit_reason")
 """Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
@@ -82,86 +71,6 @@ _OF_TIME = (
 """Columns that hold seconds, or energy that other work has a part in, as have those that end in _ms."""
 ADAPTED = "its adapter was trained for full weights and is added to"
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
-
-
-Row = dict[str, object]
-
-
-@dataclass(frozen=True)
-class FinishedCell:
-    """A finished cell, its counted samples by (prompt, repetition), and their totals."""
-
-    cell: SealedCell
-    samples: pd.DataFrame
-
-    @staticmethod
-    def of(cell: SealedCell) -> FinishedCell:
-        """Return it with the samples that ended well and are not warm-ups."""
-        return FinishedCell(cell, counted_samples(cell.samples))
-
-    @cached_property
-    def totals(self) -> pd.DataFrame:
-        """``metrics.totals``; the log-probability is missing if not every token of the output has one."""
-        sums = sums_of(self.samples, self.cell.steps)
-        lengths = zip(sums["output"], self.samples["logprobs"], strict=True)
-        measured = np.array([len(logprobs) == tokens for tokens, logprobs in lengths], dtype=bool)
-        return sums.assign(logprob=np.where(measured, sums["logprob"], np.nan))
-
-    @cached_property
-    def figures(self) -> Mapping[str, NDArray[np.float64]]:
-        """The columns of ``totals`` as arrays, since a frame is slow to read."""
-        numbers = self.totals.drop(columns="cluster")
-        return dict(zip(map(str, numbers.columns), numbers.to_numpy(dtype=np.float64).T, strict=True))
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """The steps that are not of warm-ups."""
-        return counted(self.cell.steps)
-
-    @cached_property
-    def unigrams(self) -> dict[str, stats.TwoSample | None]:
-        """Tests of the tokens against those of other cells, by their ids, as they were asked for."""
-        return {}
-
-    @cached_property
-    def gains(self) -> dict[str, stats.Interval | None]:
-        """Speed-ups of other cells over this one, by their ids, as they were asked for."""
-        return {}
-
-    @property
-    def temperature(self) -> float:
-        """The temperature of sampling; 0 is greedy."""
-        return self.cell.meta.sampling.temperature
-
-    @property
-    def scores(self) -> pd.DataFrame:
-        """The task's scores of each sample, one column a name; no column if the score of a sample failed."""
-        if self.unscored:
-            return pd.DataFrame(index=self.samples.index)
-        rows = [json.loads(scores) if scores else {} for scores in self.samples["scores"]]
-        return pd.DataFrame(rows, index=self.samples.index).astype(float)
-
-    @cached_property
-    def unscored(self) -> int:
-        """Return how many counted samples lack a score because the task's scorer failed."""
-        errors = zip(self.cell.samples["error"], self.cell.samples["warmup"], strict=True)
-        return sum(isinstance(error, str) and error.startswith(SCORER_FAILED) and not warm for error, warm in errors)
-
-    @property
-    def role(self) -> str:
-        """One of: method, baseline, floor (the second autoregressive set)."""
-        return self.cell.meta.role
-
-
-def counted(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps that are not of warm-ups."""
-    warm = steps["warmup"].to_numpy(dtype=bool)
-    return steps[~warm] if warm.any() else steps
-
-
-def reader(store: Store) -> Callable[[str], FinishedCell]:
-    """Return the finished cell of a name; each is read and added up once."""
-    return cache(lambda name: FinishedCell.of(store.cell(name)))
 
 
 def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:
@@ -236,8 +145,8 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     ):
         set_interval(row, name, interval)
     row |= {name: value(METRICS[name], finished.figures) for name in PLAIN}
-    row |= {"disturbed_steps": disturbed_share(finished.steps), "disturbed_by": _cause(cell.steps)}
-    row["stopped"] = _stopped(finished.steps)
+    row |= {"disturbed_steps": disturbed_share(finished.steps), "disturbed_by": cause_of_waits(cell.steps)}
+    row["stopped"] = stopped_steps(finished.steps)
     row |= (
         _latency(finished.steps, frame) | _speed(frame, base) | _drafter_cost(finished, base) | _quality(finished, base)
     )
@@ -251,23 +160,16 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     row |= {
         "flags": "; ".join(
             [
-                *_flags(row, unmeasured, cell.samples, frame),
-                *_clustered(frame),
+                *measured_flags(row, unmeasured, cell.samples, frame),
+                *cluster_flags(frame),
                 *([f"{ADAPTED} {_plain(cell.meta.adapter_on)} ones"] if cell.meta.adapter_on else []),
                 *cell.meta.backbone_notes,
-                *(_disturbed_flags(row, base, floor) or _mismatch(row)),
+                *(disturbed_flags(row, base, floor) or mismatch_flags(row)),
             ]
         ),
         "valid": failed <= FAILED_SHARE * (ok + failed),
     }
     return row if cell.meta.timed else _without_seconds(row)
-
-
-def _clustered(frame: pd.DataFrame) -> list[str]:
-    """Return "n = 24 in 8 clusters", or nothing if no prompts share a cluster."""
-    prompts = frame.index.get_level_values("prompt").nunique()
-    number = stats.clusters(frame.index, frame["cluster"]).nunique()
-    return [f"n = {prompts} in {number} clusters"] if 1 < prompts != number else []
 
 
 def _without_seconds(row: Row) -> Row:
@@ -353,41 +255,6 @@ def _step_ms(frame: pd.DataFrame) -> float | None:
     return float(frame["wall_ms"].sum() / frame["steps"].sum()) if len(frame) else None
 
 
-def disturbed_share(steps: pd.DataFrame) -> float:
-    """Return the share of counted steps that something else slowed.
-
-    In such a step threads waited for a core, another process computed on the GPU, or its clock was a tenth below the
-    highest of the cell.
-    """
-    wait, wall, foreign, mhz = (
-        counted(steps)[name].to_numpy() for name in ("wait_ns", "wall_ns", "foreign", "gpu_mhz")
-    )
-    if not len(wall):
-        return 0.0
-    slowed = (wait > WAITED * wall) | (foreign > 0) | (mhz < SLOW_CLOCK * mhz.max())
-    return float(slowed.mean())
-
-
-def _cause(steps: pd.DataFrame) -> str:
-    """Return what disturbed steps may have met."""
-    on_gpu = len(steps) and steps["gpu_mhz"].max() > 0
-    return "threads waited, or the GPU was shared or slow," if on_gpu else "threads waited for a core"
-
-
-def _stopped(steps: pd.DataFrame) -> str:
-    """Return in how many of some steps the process was stopped, and for how long together; "" if it never was."""
-    stops = steps["stopped_ns"].to_numpy()
-    if not stops.sum():
-        return ""
-    return f"{(stops > 0).sum()} of {len(stops)} steps, for {stops.sum() / 1e9:.1f} s together"
-
-
-def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
-    """Return milliseconds per output token, by sample."""
-    metric = METRICS["ms_per_token"]
-    return frame[metric.numerator] / frame[metric.denominator]
-
-
 def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
     row: Row = {}
     if not finished.temperature:
@@ -422,127 +289,12 @@ def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell)
     floor: the effect of a different seed alone.
     """
     row: Row = {}
-    unigrams = stats.unigram_test(floor.samples["tokens"], finished.samples["tokens"])
+    unigrams = paired_tests.unigram_test(floor.samples["tokens"], finished.samples["tokens"])
     row |= {"tv": unigrams.statistic, "tv_p": unigrams.p} if unigrams else {}
     if floor.cell.name not in base.unigrams:
-        base.unigrams[floor.cell.name] = stats.unigram_test(floor.samples["tokens"], base.samples["tokens"])
+        base.unigrams[floor.cell.name] = paired_tests.unigram_test(floor.samples["tokens"], base.samples["tokens"])
     seeds = base.unigrams[floor.cell.name]
     row |= {"tv_floor": seeds.statistic, "tv_floor_p": seeds.p} if seeds else {}
     logprob, floor_logprob = (cell.totals["logprob"] / cell.totals["output"] for cell in (finished, floor))
-    ks = stats.ks_test(floor_logprob, logprob)
+    ks = paired_tests.ks_test(floor_logprob, logprob)
     return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
-
-
-def _most_frequent_error(samples: pd.DataFrame) -> str:
-    """Return the most frequent error after a colon; "" if no failed sample has a reason."""
-    errors = samples.loc[~samples["warmup"] & (samples["status"] != "ok"), "error"].dropna()
-    counts = errors.value_counts(sort=False).sort_values(ascending=False, kind="stable")
-    if counts.empty:
-        return ""
-    share = f"{counts.iloc[0]} of them: " if len(counts) > 1 else ""
-    return f": {share}{counts.index[0]}".replace("; ", ", ")  # semicolons separate flags
-
-
-def _number(row: Row, key: str) -> float | None:
-    """Return a figure of a row, or None if the row lacks it."""
-    return cast("float | None", row.get(key))
-
-
-def _flags(row: Row, unmeasured: list[str], samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    tested, acceptance = float(frame["tested"].sum()), _number(row, "acceptance")
-    flags = [] if len(frame) else ["no sample"]
-    flags += unmeasured
-    if failed := _number(row, "n_failed"):
-        run = _number(row, "n_run") or 0
-        word = "invalid: " if failed > FAILED_SHARE * run else ""
-        flags.append(f"{word}{failed} of {run} failed{_most_frequent_error(samples)}")
-    if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
-        flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
-    flags += _drafter_flags(row) + _unread_flags(samples) + blind_flags(row)
-    if len(frame) and "speedup" not in row:
-        flags.append("no baseline in this run")
-    if str(row["note"]).startswith("audit: "):
-        flags.append(str(row["note"]).replace("; ", ", "))
-    for key, what in (("tv_p", "tokens"), ("ks_p", "log-probabilities")):
-        p = _number(row, key)
-        if p is not None and p <= SIGNIFICANT:
-            flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
-    return flags
-
-
-def _unread_flags(samples: pd.DataFrame) -> list[str]:
-    """Return the flag of prompts that the model read in part, with the first of them."""
-    counted = ~samples["warmup"].to_numpy(dtype=bool)
-    cut = counted & (samples["unread"] != "").to_numpy(dtype=bool)
-    if not cut.any():
-        return []
-    first = samples.iloc[int(cut.argmax())]
-    return [f"{cut.sum()} of {counted.sum()} prompts were read in part: {first['unread']} ({first['prompt']})"]
-
-
-def on_toys_alone(row: Mapping[Any, Any] | pd.Series[Any]) -> bool:
-    """Return whether a method is exact on small models, and its tokens are too few to show a bias."""
-    if row.get("role", "method") != "method":  # plain decoding is the distribution itself
-        return False
-    tokens, tv = row.get("audit_tokens"), row.get("audit_visible_tv")
-    return row["verdict"] == "exact" and tokens is not None and tokens == tokens and (tv is None or tv != tv)
-
-
-def blind_flags(row: Row) -> list[str]:
-    """Return what the word exact rests on, if the tokens of the cell could not have shown a bias."""
-    if not on_toys_alone(row):
-        return []
-    needed = f"{row['audit_needed']:,}" if row["audit_needed"] else "many more"
-    return [f"exact on toys: nothing seen in {row['audit_tokens']:,} tokens, {needed} are needed"]
-
-
-def _drafter_flags(row: Row) -> list[str]:
-    """Return the flag of a drafter whose distributions differ by more than rounding from those it gives anew."""
-    distance, limit = _number(row, "drafter_tv"), _number(row, "drafter_tv_limit")
-    if distance is None or limit is None or distance <= limit:
-        return []
-    return [
-        f"the drafter drafts unlike one that reads the same text anew: total variation {distance:.2g} in "
-        f"{row['drafter_places']} places (rounding: {limit:.2g}), acceptance {row['drafter_acceptance']:.3f}, anew "
-        f"{row['drafter_acceptance_anew']:.3f}"
-    ]
-
-
-def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | None) -> list[str]:
-    """Return what shows that seconds cannot be trusted: a floor far from 1, or a speed-up that no step can have."""
-    flags, cause = [], row.pop("disturbed_by")
-    if base is not None and floor is not None:
-        if floor.cell.name not in base.gains:
-            base.gains[floor.cell.name] = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
-        against_itself = base.gains[floor.cell.name]
-        if against_itself is not None and unlike_itself(against_itself):
-            flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
-    for of, words in (("", row.pop("stopped")), ("the baseline's ", "" if base is None else _stopped(base.steps))):
-        if words and not (of and base is not None and base.cell.name == row["cell"]):
-            flags.append(f"disturbed timing: the process was stopped in {of}{words}, which its times leave out")
-    steps = _number(row, "disturbed_steps") or 0.0
-    if steps > WAITING_STEPS:
-        flags.append(f"disturbed timing: {cause} in {steps:.0%} of the steps")
-    of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.steps)
-    if of_baseline > WAITING_STEPS and steps <= WAITING_STEPS:
-        flags.append(f"disturbed timing: {cause} in {of_baseline:.0%} of the baseline's steps")
-    speedup, low, tau = (_number(row, key) for key in ("speedup", "speedup_low", "tau"))
-    fastest = low if low is not None else speedup
-    if fastest is not None and tau and fastest > DISTURBED * tau:
-        flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
-    return flags
-
-
-def unlike_itself(ratio: stats.Interval) -> bool:
-    """Whether the speed-up of a decoding over itself shows that intervals of this run are too short, or worse."""
-    excluded = ratio.low is not None and ratio.high is not None and (ratio.low > UNEQUAL or ratio.high < 1 / UNEQUAL)
-    return excluded or not 1 / DISTURBED <= ratio.estimate <= DISTURBED
-
-
-def _mismatch(row: Row) -> list[str]:
-    """Return a flag if step times and tokens a step predict another speed-up; of undisturbed seconds only."""
-    low, high, predicted = (_number(row, key) for key in ("speedup_low", "speedup_high", "predicted"))
-    if low is None or high is None or predicted is None:
-        return []
-    fits = low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH)
-    return [] if fits else [f"mismatch: predicted {predicted:.2f}x"]

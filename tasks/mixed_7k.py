@@ -1,4 +1,4 @@
-""" "Mixed-7k", on which Cross-Regression trains its adapters.
+""" "Mixed-7k", on which Cross-Regression trains its adapters, and its sources: first turns of three data sets.
 
 Source: Abulkhanov et al., Cross-Regression, appendix D.1: "a balanced mixture of UltraChat, ShareGPT, and BaGel
 instructions". The paper gives no seeds, counts by source or versions. Here the counts differ by one prompt at most and
@@ -14,11 +14,63 @@ from dataclasses import dataclass, field, replace
 from stridebench.harness.core.task import Prompt, Task
 from stridebench.harness.errors import within
 from stridebench.harness.registry import TASKS
-from stridebench.tasks.bagel import Bagel
-from stridebench.tasks.loaders.conversations import draw, marks, names, place
-from stridebench.tasks.loaders.texts import key, questions_of, ranked
-from stridebench.tasks.sharegpt import ShareGpt
-from stridebench.tasks.ultrachat import UltraChat
+from stridebench.tasks.loaders.conversations import ConversationTask, draw, marks, names, place
+from stridebench.tasks.loaders.texts import PublishedTexts, key, questions_of, ranked
+
+SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
+SHAREGPT = "anon8231489123/ShareGPT_Vicuna_unfiltered"
+
+
+@TASKS.register("sharegpt")
+@dataclass(frozen=True)
+class ShareGpt(ConversationTask):
+    """Answer the first question of a user of ChatGPT; training draws from split=train."""
+
+    source = f"{SHAREGPT}, on the hub"
+    name = "sharegpt"
+    data = PublishedTexts(
+        "ShareGPT",
+        SHAREGPT_FILE,
+        f"{SHAREGPT} on the hub ({SHAREGPT_FILE})",
+        f"{SHAREGPT}@192ab2185289094fc556ec8ce5ce1e8e587154ca",
+        files=SHAREGPT_FILE,
+    )
+
+
+ULTRACHAT = "HuggingFaceH4/ultrachat_200k"
+
+
+@TASKS.register("ultrachat")
+@dataclass(frozen=True)
+class UltraChat(ConversationTask):
+    """Answer the first question of one of the 207,865 conversations in the split train_sft."""
+
+    source = "arXiv:2305.14233; HuggingFaceH4/ultrachat_200k, on the hub (MIT)"
+    name = "ultrachat"
+    field = "messages"
+    hub_split = "train_sft"
+    data = PublishedTexts(
+        "UltraChat 200k",
+        "ultrachat_200k",
+        f"{ULTRACHAT} on the hub (the files data/train_sft-*.parquet, in one folder)",
+        f"{ULTRACHAT}@8049631c405ae6576f93f445c6b8166f76f5505a",
+    )
+
+
+BAGEL = "bagel-clean-v0.3.parquet"
+
+
+@TASKS.register("bagel")
+@dataclass(frozen=True)
+class Bagel(ConversationTask):
+    """Follow the first instruction of a conversation."""
+
+    source = "jondurbin/bagel"
+    name = "bagel"
+    data = PublishedTexts(
+        "Bagel", BAGEL, f"jondurbin/bagel, or jondurbin/bagel-v0.3 on the hub ({BAGEL}, or another version)"
+    )
+
 
 BENCHMARKS = ("gsm8k", "humaneval", "mbpp", "math500", "mt_bench")
 """The benchmarks of Cross-Regression besides ShareGPT, which is split into training and test sides already."""

@@ -98,11 +98,7 @@ def _prompt(task: PointClouds, path: Path, index: int) -> Prompt:
 
 
 def read(path: Path, points: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Read points of a file's shape, centred and scaled: float32 [points, 6], positions and unit normals.
-
-    Raises:
-        UsageError: the file cannot be read, is not a shape, lacks normals or has too few points.
-    """
+    """Read points of a file's shape, centred and scaled: float32 [points, 6], positions and unit normals."""
     try:
         shape = READERS[path.suffix.lower()](path)
     except UsageError:

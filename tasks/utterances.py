@@ -21,8 +21,8 @@ from jaxtyping import Float
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import TASKS
+from stridebench.tasks.librispeech import SpeechTask
 from stridebench.tasks.loaders.files import json_lines
-from stridebench.tasks.loaders.speech import SpeechTask
 
 SHIPPED = Path(__file__).parent / "data" / "utterances"
 SPLITS = ("test", "train")

@@ -119,11 +119,7 @@ class Fitted(NamedTuple):
 
 
 def _within_budget(plan: Plan, request: RunRequest, options: Options, begun: float, warnings: Sequence[str]) -> Fitted:
-    """Measure the costs of a plan with a budget, and choose by them; a resumed run goes on with the stored choice.
-
-    Raises:
-        UsageError: the budget is too small for one cell, or the run is not of one process.
-    """
+    """Measure the costs of a plan with a budget, and choose by them; a resumed run goes on with the stored choice."""
     suite = plan.suite.suite
     if suite.budget is None or suite.chosen is not None:
         return Fitted(plan)
@@ -188,11 +184,7 @@ def check_finished(plan: Plan, store: Store, stopped: Sequence[StoppedEngine]) -
 
 
 def _refuse(plan: Plan, request: RunRequest) -> Any:
-    """Check that a plan can run, before anything is loaded; return the options of the executor.
-
-    Raises:
-        UsageError: every cell is skipped, the device does not exist, or the executor cannot be used.
-    """
+    """Check that a plan can run, before anything is loaded; return the options of the executor."""
     if not plan.runnable and not plan.runnable_engines:
         skips = [*((c.skip, c.label) for c in plan.cells), *((c.skip, c.label) for c in plan.engines)]
         first = dict(reversed(skips))

@@ -13,8 +13,7 @@ from rich.console import Console
 from stridebench.execution import RunRequest, check_finished, perform
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, did_you_mean
-from stridebench.harness.machine.folders import cache_folder
-from stridebench.harness.machine.surroundings import restored, stdout_on_stderr
+from stridebench.harness.machine.surroundings import cache_folder, restored, stdout_on_stderr
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.lookup import place_of
 from stridebench.harness.plan.overrides import Overrides
@@ -135,11 +134,7 @@ def run(
 
 
 def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
-    """Return the overrides of a suite that the keys ask for.
-
-    Raises:
-        UsageError: a key is unknown, or both a task and a file of prompts are given.
-    """
+    """Return the overrides of a suite that the keys ask for."""
     known = {*Suite.model_fields, *Keys.__annotations__}
     for key in keys:
         if key not in known:
@@ -160,11 +155,7 @@ def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
 
 
 def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path | str:
-    """Return the file of prompts. A list is written to the cache under its digest, so that its run can be resumed.
-
-    Raises:
-        UsageError: the list is empty or holds something else.
-    """
+    """Return the file of prompts. A list is written to the cache under its digest, so that its run can be resumed."""
     if isinstance(prompts, str | Path):
         if isinstance(prompts, str) and not Path(prompts).suffix:
             raise UsageError(

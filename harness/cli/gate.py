@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from stridebench.gating import MIN_PROMPTS, gate_replay, read_baseline
-from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
+from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, json_option, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, UsageError, printable
 from stridebench.harness.machine.extras import optional
@@ -49,9 +49,7 @@ def _tested(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that both tests against a baseline have."""
     for option in (
         click.option("--summary", is_flag=True, help="Print one line, for a chat."),
-        click.option(
-            "--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}."
-        ),
+        json_option("{verdict, rows, removed, added, notes}"),
         click.option("--junit", type=LocalPath(), help="Default: RUN/gate.xml, if a run is given."),
         click.option("--markdown", type=LocalPath(), help="Default: RUN/gate.md, if a run is given."),
         click.option(
@@ -157,7 +155,7 @@ def _conclude(results: list[decision.GateResult], store: Store | None, options: 
 @click.option("--device", default="cpu", show_default=True, help="Of the replay: a torch device, such as cuda.")
 @click.option("--offline", is_flag=True, help="Never download weights for the replay.")
 @click.option("--force", is_flag=True, help="Replace a baseline that is there already.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
+@json_option("{baseline, cells}")
 def make(
     run: Path,
     out: Path,
@@ -246,7 +244,7 @@ def write_verdict(result: decision.GateResult, store: Store | None, markdown: Pa
 @click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
 @click.option("--html", "pages", type=LocalPath(), help="Write a page for a browser into this folder instead.")
 @click.option("--summary", is_flag=True, help="Print one line, for a chat, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes and verdict.")
+@json_option("{series}, each with its changes and verdict")
 def history(
     folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, summary: bool, as_json: bool
 ) -> None:
@@ -310,7 +308,7 @@ TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
 @click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="Runs of each side.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each further round adds 1.")
 @click.option("--out", type=LocalPath(file_okay=False), help="Folder of all runs.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {a, b, out, rows, only_a, only_b, notes}.")
+@json_option("{a, b, out, rows, only_a, only_b, notes}")
 def compare_versions(
     a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, out: Path | None, as_json: bool
 ) -> None:

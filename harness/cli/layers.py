@@ -11,7 +11,7 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.core.backbone import DTYPES
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component, declare_all
@@ -47,7 +47,7 @@ BATCH = 8
 @click.option("--dtype", type=click.Choice(DTYPES), help="Default: that of the backbone.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help=f"Folder of {CSV} and {PNG}.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{layer, norm_vanilla, ...}].")
+@json_option("[{layer, norm_vanilla, ...}]")
 def command(
     backbone: str,
     adapter: str,
@@ -93,12 +93,7 @@ def command(
 
 
 def _refuse(backbone: str, adapter: str, out: Path) -> None:
-    """Check the arguments before anything is loaded.
-
-    Raises:
-        UsageError: no such backbone, or one without hidden or gated rows; or a file exists already.
-        WeightsError: no such adapter.
-    """
+    """Check the arguments before anything is loaded."""
     missing = layers.NEEDS - presets.resolve(backbone).meets()
     if missing:
         needs = ", ".join(sorted(f"{need.name} ({need.value})" for need in missing))
@@ -112,11 +107,7 @@ def _refuse(backbone: str, adapter: str, out: Path) -> None:
 
 
 def _prompts(backbone: str, name: str) -> Sequence[Prompt]:
-    """Return all prompts of a task.
-
-    Raises:
-        UsageError: no such task, none of the backbone's modality, or its data is missing.
-    """
+    """Return all prompts of a task."""
     spec, task = presets.resolve(backbone), TASKS.get(name)()
     if modality(task.modality) != modality(spec.modality()):
         raise UsageError(

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import contract, presets, resolve
@@ -32,7 +32,7 @@ OF_PACKAGES = ("scorers", "datasets")
 @click.argument("kind", type=click.Choice([*KINDS, *STORED]), required=False)
 @click.argument("name", required=False)
 @click.option("--long", is_flag=True, help="Parameters, requirements, sources and licences too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
+@json_option("[{name, kind, claim, needs, source, ...}]")
 @click.option("--prune", is_flag=True, help="With runs: delete all but the newest.")
 @click.option("--keep", type=click.IntRange(0), help="With --prune: how many runs stay.")
 @click.option("--yes", is_flag=True, help="With --prune: do not ask.")

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -132,6 +132,11 @@ class LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def json_option(form: str) -> Callable[[Any], Any]:
+    """Return the option --json of a verb that prints one document of this form."""
+    return click.option("--json", "as_json", is_flag=True, help=f"One JSON document: {form}.")
+
+
 def say(text: str, err: bool = False) -> None:
     """Print a text with control characters as escapes; the name of a file, of a cell or of a plugin may hold any."""
     click.echo(printable(text), err=err)
@@ -179,18 +184,6 @@ def _show_warning(
     click.echo(text or printable(warnings.formatwarning(message, category, filename, lineno).rstrip()), err=True)
 
 
-def _check_current_folder() -> None:
-    """Check that the current folder exists: otherwise no library can be loaded and no relative path has a place.
-
-    Raises:
-        UsageError: the current folder is gone.
-    """
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise UsageError("the current folder was removed; change to another and run again") from error
-
-
 def _out_of_memory(error: Exception) -> bool:
     """Return whether memory is used up: Python's, a device's, or that for the pages of a library under `ulimit -v`."""
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
@@ -227,7 +220,10 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may hold any byte
     try:
-        _check_current_folder()
+        try:
+            os.getcwd()
+        except FileNotFoundError as error:
+            raise UsageError("the current folder was removed; change to another and run again") from error
         with exits_are_told():
             sys.exit(stride.main(standalone_mode=False) or 0)
     except StrideError as error:

@@ -105,11 +105,7 @@ def _class_name(name: str) -> str:
 
 
 def _check(name: str) -> None:
-    """Check that a name can be registered.
-
-    Raises:
-        UsageError: the name is not lower_snake_case, is a keyword of Python, or is taken.
-    """
+    """Check that a name can be registered."""
     if keyword.iskeyword(name):
         raise UsageError(f"the method name {name!r} is a keyword of Python; take one such as my_method")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):

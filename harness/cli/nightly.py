@@ -16,7 +16,7 @@ from rich.console import Console
 from stridebench.gating import read_baseline
 from stridebench.harness.cli import run
 from stridebench.harness.cli.gate import write_verdict
-from stridebench.harness.cli.main import LocalPath, emit, say
+from stridebench.harness.cli.main import LocalPath, emit, json_option, say
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import RunIncomplete, StrideError, UsageError
 from stridebench.harness.machine.surroundings import stdout_on_stderr
@@ -47,7 +47,7 @@ TAKEN = ("--out", "--append", "--json", "--dry-run")
     help="A/A reruns of the first night, with other seeds; each takes as long as a night.",
 )
 @click.option("--summary", is_flag=True, help="One line, for a chat: the verdict, the latest change and the run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {run, code, gate, changes}.")
+@json_option("{run, code, gate, changes}")
 def command(
     suite: str, options: tuple[str, ...], folder: Path, margin: float | None, reruns: int, summary: bool, as_json: bool
 ) -> None:
@@ -145,11 +145,7 @@ def _run(words: list[str]) -> tuple[int, Any]:
 
 
 def _again(words: list[str], night: Path, number: int) -> Store:
-    """Rerun the first night with another seed; the rerun is not a part of the history.
-
-    Raises:
-        RunIncomplete: it did not end well.
-    """
+    """Rerun the first night with another seed; the rerun is not a part of the history."""
     seed = Store.open(night).manifest.key.seed + number
     path = night.with_name(f"{night.name}-again{number}")
     code, _ = _run([*words, "--seed", str(seed), "--set", "prove=false", "--out", str(path), "--json"])

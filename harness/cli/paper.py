@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.main import LazyGroup, emit, say
+from stridebench.harness.cli.main import LazyGroup, emit, json_option, say
 from stridebench.harness.discover import declare_all, names_of
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import presets
@@ -23,7 +23,8 @@ from stridebench.harness.plan.planned_method import PlannedMethod, catalogued
 from stridebench.harness.plan.resolve import Resolved, of_command
 from stridebench.harness.record.entries import CellMeta, StoredSetScore
 from stridebench.harness.registry import METHODS
-from stridebench.reports.papers.paper_files import Cells, Item, items, model_name, papers
+from stridebench.reports.papers.paper_files import model_name, papers
+from stridebench.reports.papers.paper_items import Cells, Item, items
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
@@ -48,7 +49,7 @@ def command() -> None:
 
 @command.command(name="list")
 @click.argument("paper", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{paper, item, outcome, why}].")
+@json_option("[{paper, item, outcome, why}]")
 def list_items(paper: str | None, as_json: bool) -> None:
     """List each table and figure of the five papers, or of one: yes, needs weights, or no and why.
 
@@ -164,7 +165,7 @@ def _size(model: str) -> Outcome:
 )
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write both tables and the notes to this file.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the cost table to this file.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {cost: [...], frameworks: [...]}.")
+@json_option("{cost: [...], frameworks: [...]}")
 def cost(
     cards: Path | None, utilisation: float | None, markdown: Path | None, csv_file: Path | None, as_json: bool
 ) -> None:
@@ -242,7 +243,7 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
 @click.argument("key", type=PATH)
 @click.argument("answers", nargs=-1, required=True, type=PATH, metavar="ANSWERS...")
 @click.option("--run", type=PATH, help="The run: its cells get their percent of the votes as the score user_study.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {participants, unanswered, votes: [...]}.")
+@json_option("{participants, unanswered, votes: [...]}")
 def tally(key: Path, answers: tuple[Path, ...], run: Path | None, as_json: bool) -> None:
     """Count the votes of all participants, one file each. With --run, reports of the run show them (US in XSpecMesh).
 

@@ -10,10 +10,10 @@ import click
 import pandas as pd
 from rich.console import Console
 
-from stridebench.harness.cli.main import emit
+from stridebench.harness.cli.main import emit, json_option
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.record.store import Store
-from stridebench.reports import predict, text_table
+from stridebench.reports import machines, predict, text_table
 from stridebench.reports.text_table import Column
 
 COLUMNS = (
@@ -38,7 +38,7 @@ OF_MEASURED = ("predicted_median", "measured")
 @click.option("--kernels", type=click.IntRange(0), help=f"Launches a pass.  [default: {predict.KERNELS} a layer]")
 @click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="A picture of --measured: the scatter.")
 @click.option("--measured", is_flag=True, help="The run is of that machine: how far predictions are from it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, assumptions, cells, scatter}.")
+@json_option("{machine, assumptions, cells, scatter}")
 def command(
     run: Path, machine: str, batch: int, kernels: int | None, figure: Path | None, measured: bool, as_json: bool
 ) -> None:
@@ -55,7 +55,7 @@ def command(
     """
     if figure is not None and not measured:
         raise UsageError("--figure draws predictions over measurements: add --measured, for a run of that machine")
-    profile, store = predict.machine(machine), Store.open(run)
+    profile, store = machines.machine(machine), Store.open(run)
     frame = predict.predict(store, profile, batch, kernels, measured)
     if why := predict.why_nothing(store, frame):
         raise UsageError(f"{run}: nothing can be predicted: {why}")
@@ -63,7 +63,7 @@ def command(
     if figure is not None:
         _draw(frame, figure, f"{run.name} on {profile.name}")
     launches = f"{predict.KERNELS} kernels a layer" if kernels is None else f"{kernels} kernels"
-    launches += f" (a record without its layers: {predict.LAYERS})"
+    launches += f" (a record without its layers: {machines.LAYERS})"
     assumptions = [text.format(kernels=launches) for text in predict.ASSUMPTIONS]
     if as_json:
         body = {"name": profile.name, "sources": dict(profile.sources)}
@@ -107,13 +107,7 @@ def _ranges(gains: list[tuple[int, int]]) -> str:
 
 
 def _draw(frame: pd.DataFrame, path: Path, title: str) -> None:
-    """Draw the scatter of predictions and measurements.
-
-    Raises:
-        UsageError: no cell has both figures.
-    """
-    from stridebench.reports import predict  # draws with matplotlib
-
+    """Draw the scatter of predictions and measurements, or raise UsageError if no cell has both figures."""
     if predict.scatter(frame) is None:
         raise UsageError(f"--figure: {_said(None)}")
     predict.draw(frame, path, title)

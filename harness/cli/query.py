@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.errors import UsageError, printable, printable_line
 from stridebench.harness.record.outputs import json_values
 from stridebench.reports.query.schema import VIEWS
@@ -30,7 +30,7 @@ SHOWN_ROWS, SHOWN_CHARACTERS = 200, 80
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
 @click.option("--schema", "schema", is_flag=True, help="Print the views with their columns, types and meanings.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Of the query, in seconds. Default: 60.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: one object for each row.")
+@json_option("one object for each row")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 def command(
     sql: str | None, runs: tuple[str, ...], schema: bool, time_limit: float | None, as_json: bool, as_csv: bool

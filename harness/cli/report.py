@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.metrics import REFUTED
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import check_columns
 from stridebench.reports.text_table import TextTable, html_tables, latex_tables, markdown_of, print_table
@@ -55,12 +56,7 @@ POINTS = 200
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
 @click.option("--plots", is_flag=True, help="Draw the plots even if the folder holds plots of the same figures.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON document: a row for each cell. With --against: {runs, rows, only_a, ...}.",
-)
+@json_option("a row for each cell. With --against: {runs, rows, only_a, ...}")
 def command(
     runs: tuple[Path, ...],
     out: Path | None,
@@ -146,11 +142,7 @@ def command(
 
 
 def _check(asked: Mapping[str, Any], pages: Path | None, form: str, as_json: bool) -> None:
-    """Refuse options that do not belong to one output.
-
-    Raises:
-        UsageError: an option belongs to no output, or two outputs are asked for.
-    """
+    """Refuse options that do not belong to one output."""
     if asked["paper"] and not asked["table"]:
         from stridebench.reports.papers.report import tables_of
 
@@ -204,11 +196,7 @@ def _texts(tables: Sequence[TextTable]) -> dict[str, str]:
 
 
 def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
-    """Write the pages of runs, and return the path of index.html; or one file, if its name ends in .html.
-
-    Raises:
-        UsageError: a package of the extra is not installed, or the folder is a run. StoreError: a run cannot be read.
-    """
+    """Write the pages of runs, and return the path of index.html; or one file, if its name ends in .html."""
     if folder.suffix == ".html":
         from stridebench.reports.html.page import write_file
 

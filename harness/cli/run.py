@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all
 from stridebench.harness.errors import UsageError, printable_line
 from stridebench.harness.machine.surroundings import restored, stdout_on_stderr
@@ -124,9 +124,7 @@ class Folder(click.Path):
 @click.option("--allow-code-execution", is_flag=True, help="Let tasks execute model output (HumanEval's pass@1).")
 @click.option("--append", type=click.Path(path_type=Path), help="Append one JSON line for each cell to this file.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document: {run, cells, done, failed, malformed, skipped}."
-)
+@json_option("{run, cells, done, failed, malformed, skipped}")
 def command(name: str | None, **options: Any) -> None:
     """Run a suite, or the methods, backbones and tasks of the options; print the table and write the plots.
 
@@ -177,11 +175,7 @@ def command(name: str | None, **options: Any) -> None:
 
 
 def read(arguments: Mapping[str, Any]) -> Overrides:
-    """Return the keys of a suite that the options replace; each error names its option.
-
-    Raises:
-        UsageError: a --set without a value, a text that is not valid YAML, or several files of prompts.
-    """
+    """Return the keys of a suite that the options replace; each error names its option."""
     values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
     options = {**NUMBERS, **ENTRIES, **SWEEPS}
     given = option_settings("--set", arguments["settings"], "top_p=0.9")
@@ -216,11 +210,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
 
 
 def executor_values(texts: tuple[str, ...]) -> dict[str, object]:
-    """Return the values of --executor-option.
-
-    Raises:
-        UsageError: one has no value, or a text that is not valid YAML.
-    """
+    """Return the values of --executor-option."""
     return option_settings("--executor-option", texts, "workers=4")
 
 
@@ -228,9 +218,6 @@ def _refuse_idle(plan: Plan, by_cell: Mapping[str, Outcome]) -> None:
     """Refuse a plan that cannot run, as its run would after it has tried to load the models.
 
     If all cells are skipped (because prompts are not here, say), that is not an error: the list says why.
-
-    Raises:
-        UsageError: none of the other cells can run; the error says why the first cannot.
     """
     outcomes = [by_cell[cell.id] for cell in plan.runnable]
     cannot = [outcome.reason for outcome in outcomes if outcome.word == "cannot"]

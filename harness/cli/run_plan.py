@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 
 
 def execute(plan: Plan, request: RunRequest, options: Mapping[str, Any]) -> None:
-    """Run a plan, and write and print its reports.
-
-    Args:
-        options: of `stride run`; ``append`` and ``as_json`` are read.
-
-    Raises:
-        UsageError: nothing can run. RunIncomplete: some cells could not be finished.
-        SystemExit: with 1 if a claim is broken, a sample failed, or an error ended the check of a claim.
-    """
+    """Run a plan, and write and print its reports."""
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
     stopped: list[StoppedEngine] = []

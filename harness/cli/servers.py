@@ -62,10 +62,6 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
     Args:
         engine: the adapter, or None for that of the server's own name.
         prompt: how prompts are sent: "text", or "ids" if they are known.
-        options: of ``server_options``.
-
-    Raises:
-        UsageError: there are no prompts, or they are not texts; the engine has no server. EngineFault: nothing answers.
     """
     from stridebench.harness.engines import checking  # imports torch
 
@@ -90,11 +86,7 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
 
 
 def audit_server(url: str, sampling: Sampling, as_json: bool, options: Mapping[str, Any]) -> int:
-    """Audit a server by its own scoring, print the result, and return the exit code.
-
-    Raises:
-        UsageError: T = 0, where nothing is drawn; the server cannot score a text.
-    """
+    """Audit a server by its own scoring, print the result, and return the exit code."""
     from stridebench.harness.engines.check_verdict import audit_words
     from stridebench.harness.engines.scoring import audit_servers
 

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.errors import UsageError, printable, printable_line
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from stridebench.harness.record.outputs import (
     ACCEPTED,
@@ -26,11 +27,12 @@ from stridebench.harness.record.outputs import (
     json_values,
     origins,
 )
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 from stridebench.reports.engine_rows import summarise_engines
+from stridebench.reports.finished_cell import reader
 from stridebench.reports.html.cell_facts import CellFacts, engine_facts
 from stridebench.reports.run_folders import match_name, match_prompt
-from stridebench.reports.summary import reader, row_of
+from stridebench.reports.summary import row_of
 from stridebench.reports.tables import COLUMN
 
 COLOURS = {ACCEPTED: "green", CORRECTED: "red", BONUS: "blue", FORCED: "yellow", DECODED: "default"}
@@ -46,7 +48,7 @@ TOLD = ("prompt_tokens", "output_tokens", "finish", "draft_steps", "drafted", "a
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("cell", required=False)
 @click.option("--prompt", help="Print this prompt, its output with every token by its origin, and its steps.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
+@json_option("the cell's meta and metrics")
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
     """Print a cell's verdict, speed-up and e-value, its metrics, acceptance by depth and outputs.
 
@@ -151,11 +153,7 @@ def _print(document: CellDocument, cell: SealedCell, summary: Mapping[str, Any])
 
 
 def show_prompt(cell: SealedCell, prompt: str, as_json: bool) -> None:
-    """Print the counted decodes of a prompt.
-
-    Raises:
-        UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
-    """
+    """Print the counted decodes of a prompt."""
     prompt = match_prompt(list(dict.fromkeys(cell.samples["prompt"])), printable_line(prompt))  # as it is stored
     samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
     steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
@@ -222,11 +220,7 @@ def _text(sample: pd.Series[Any], column: str) -> str:
 
 
 def show_engine(store: Store, name: str, prompt: str | None, as_json: bool) -> None:
-    """Print a cell, or its requests of one prompt.
-
-    Raises:
-        UnknownNameError: the cell has no such prompt. UsageError: it has several; they are listed.
-    """
+    """Print a cell, or its requests of one prompt."""
     cell = store.cell(name)
     if prompt is not None:
         _show_requests(cell, prompt, as_json)

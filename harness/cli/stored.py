@@ -14,7 +14,7 @@ from rich.console import Console
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.errors import StoreError, UsageError, did_you_mean, printable_line
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 from stridebench.harness.record.run_folders import RunFolder, folder_bytes, remove_run, run_folders, time_words
 from stridebench.reports.text_table import Column, TextTable, print_table
@@ -46,11 +46,7 @@ def size_words(count: int) -> str:
 
 
 def list_stored(kind: str | None, folder: Path, as_json: bool, prune: bool, keep: int | None, yes: bool) -> None:
-    """List runs or weights, or delete old runs.
-
-    Raises:
-        UsageError: the options do not fit together.
-    """
+    """List runs or weights, or delete old runs; raise UsageError if the options do not fit together."""
     if kind != "runs" and (prune or keep is not None or yes):
         raise UsageError("--prune, --keep and --yes go with `stride list runs`")
     if prune != (keep is not None):
@@ -91,11 +87,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
 
 
 def prune_runs(folder: Path, keep: int, yes: bool, as_json: bool) -> None:
-    """Delete all runs of a folder but the newest ones, after a confirmation.
-
-    Raises:
-        UsageError: nobody can confirm it, and --yes is not given.
-    """
+    """Delete all runs of a folder but the newest ones, after a confirmation."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; name one that holds runs")
     runs = run_folders(folder)
@@ -122,11 +114,7 @@ def prune_runs(folder: Path, keep: int, yes: bool, as_json: bool) -> None:
 
 
 def _confirm(what: str, yes: bool) -> None:
-    """Ask before something is deleted.
-
-    Raises:
-        UsageError: standard input is no terminal. click.Abort: the answer is no.
-    """
+    """Ask before something is deleted."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -174,11 +162,7 @@ def list_weights(as_json: bool) -> None:
 
 
 def remove_weights(names: Sequence[str], yes: bool, as_json: bool) -> None:
-    """Delete the weights of backbones from the cache; a name may also be that of a folder of `stride list weights`.
-
-    Raises:
-        UsageError: a name has no weights there, or nobody can confirm the removal.
-    """
+    """Delete the weights of backbones from the cache; a name may also be that of a folder of `stride list weights`."""
     weights = stored_weights()
     chosen: dict[Path, StoredWeights] = {}
     for name in names:

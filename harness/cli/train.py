@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stridebench.harness.cli.main import emit, say
+from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.machine.device import check_device
@@ -47,7 +47,7 @@ EVERY_S = 30.0
 )
 @click.option("--device", default="cpu", show_default=True, help="With --backbone: a torch device, such as cuda.")
 @click.option("--dtype", default="bf16", show_default=True, help="With --backbone: its type.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours, taken}.")
+@json_option("{folder, finished, step, hours, taken}")
 def command(
     kind: str | None,
     name: str | None,
@@ -110,11 +110,7 @@ def command(
 
 
 def _general(kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str) -> Recipe:
-    """Return the recipe for a backbone that the options describe; a folder of data holds pictures.
-
-    Raises:
-        UsageError: an option is missing or malformed.
-    """
+    """Return the recipe for a backbone that the options describe; a folder of data holds pictures."""
     from stridebench.harness.train.distributed import Workers
     from stridebench.harness.train.general import TaskPlan, general
     from stridebench.harness.train.pictures import PicturePlan
@@ -218,11 +214,7 @@ def _recipe(kind: str, name: str) -> Recipe:
 
 
 def _parts(recipe: Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[str, Path]:
-    """Return the folder of each recipe that this one builds on; with a backbone, that of the recipe for it.
-
-    Raises:
-        UsageError: a pair is malformed, or a folder is missing.
-    """
+    """Return the folder of each recipe that this one builds on; with a backbone, that of the recipe for it."""
     named: dict[str, Path] = {}
     for pair in pairs:
         key, equals, folder = pair.partition("=")

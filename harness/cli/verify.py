@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from stridebench.harness.cli.main import json_option
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
@@ -32,12 +33,7 @@ from stridebench.harness.registry import METHODS
     metavar="SECONDS",
     help="No random case begins after it.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON document: [{method, params, claim, total_variation, ...}, {mutant, method, why, ...}].",
-)
+@json_option("[{method, params, claim, total_variation, ...}, {mutant, method, why, ...}]")
 def command(**options: Any) -> None:
     """Enumerate every outcome of a decode on small random models, and print the total variation to the target.
 

@@ -13,10 +13,20 @@ from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import contract
-from stridebench.harness.proof.catalogue import FEW, FloorRow, Piece, Settings, joined, pieces, settings_to_verify
+from stridebench.harness.proof.catalogue import (
+    FEW,
+    Done,
+    FloorRow,
+    Piece,
+    Settings,
+    computed,
+    joined,
+    pieces,
+    processors,
+    settings_to_verify,
+)
 from stridebench.harness.proof.kept_laws import LawKeeper, folder
 from stridebench.harness.proof.mutants import CAUGHT
-from stridebench.harness.proof.processes import Done, computed, processors
 from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow, SettingRow
 from stridebench.harness.proof.random_cases import Tried, try_random
 from stridebench.harness.proof.sampler_proof import EXACT as SAMPLER_EXACT

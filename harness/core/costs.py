@@ -23,7 +23,7 @@ from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.draft import Draft, HostAcceptance
 from stridebench.harness.core.session import depths_of
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.record.files import put
 from stridebench.harness.record.provenance import fingerprint, machine
 

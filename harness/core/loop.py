@@ -164,11 +164,7 @@ def prefill(method: Method[Any], run: Run) -> None:
 
 
 def begin_method(method: Method[Any], run: Run) -> Any:
-    """Return the method's state for a prompt that is read.
-
-    Raises:
-        ContractError: the method ended the process.
-    """
+    """Return the method's state for a prompt that is read, or raise ContractError if the method ended the process."""
     try:
         return method.start(run)
     except SystemExit as stop:

@@ -117,11 +117,7 @@ def forced_counts(step: Advance) -> dict[str, int]:
 
 
 def check_expected(step: Advance) -> None:
-    """Refuse an expected number of accepted drafts that no draft of this size can have.
-
-    Raises:
-        ContractError: it is negative, not finite, or above the number of nodes.
-    """
+    """Refuse an expected number of accepted drafts that no draft of this size can have."""
     most = step.draft.proposed + (step.read.passed is not None)
     if not -1e-6 <= step.read.expected <= most * (1 + 1e-6):
         raise ContractError(

@@ -58,11 +58,7 @@ class Products:
         self.name, self.weights = name, weights
 
     def refuse(self, reason: str) -> None:
-        """Say why a model's products cannot be made here.
-
-        Raises:
-            UsageError: the format is not full.
-        """
+        """Raise UsageError with the reason why a model's products cannot be made here, unless the format is full."""
         if self.weights != "full":
             raise UsageError(f"{self.name}: weights: {self.weights} needs our forward, and {reason}; leave it out")
 

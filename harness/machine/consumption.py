@@ -35,7 +35,6 @@ class Consumption:
         held_bytes: memory in use when it began: weights, and what earlier decodes left.
         peak_bytes: the most memory in use while it ran.
         cpu_uj: energy of the processor's packages and their memory, microjoules.
-        gpu_uj: energy of the GPU, microjoules.
     """
 
     held_bytes: int | None = None
@@ -53,7 +52,6 @@ class ConsumptionMeter:
     """Begins when it is made, ends with ``read``.
 
     Args:
-        device: that decodes.
         gpu: its meter, or None if there is no GPU or NVML does not answer.
     """
 

@@ -28,9 +28,6 @@ def native_dtype(device: str) -> str:
 
     A CPU that emulates bf16 takes longer for it than for fp32: with AVX2 alone 2 times for one row, 6 times for 16.
     NVIDIA GPUs multiply it from compute capability 8.0 on. Older ones have fp16, in which many models overflow.
-
-    Args:
-        device: a torch device.
     """
     if device.startswith("cuda"):
         import torch
@@ -63,11 +60,7 @@ def multiplies_bf16() -> bool:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not know or does not find here.
-
-    Raises:
-        UsageError: no such device.
-    """
+    """Refuse a device that torch does not know or does not find here."""
     import torch
 
     try:

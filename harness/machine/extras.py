@@ -65,11 +65,6 @@ def _installed_from() -> Path | None:
 def optional(module: str, user: str, extra: str) -> Any:
     """Return a module that an extra brings.
 
-    Args:
-        module: its name.
-        user: who needs it, for the error.
-        extra: of this package.
-
     Raises:
         UsageError: it is not installed.
     """

@@ -35,7 +35,6 @@ class Waited(NamedTuple):
 
     Attributes:
         wait_ns: time that threads were ready to run and had no core, added up over threads.
-        switches: involuntary context switches.
         gpu_mhz: clock of the GPU's multiprocessors at the reading; 0: not known.
         foreign: other processes that compute on the GPU at the reading.
         idle_ns: time in which no thread of the process computed or waited for a core; 0 if the system does not tell how
@@ -66,7 +65,6 @@ class GpuMeter:
 
     Args:
         nvml: the module `pynvml`, initialised.
-        handle: the device.
         processes: the folder of all processes, which tells a worker's parent.
     """
 
@@ -121,7 +119,6 @@ class NoiseMeter:
     Files stay open, so that a reading takes a few microseconds. It is made and read outside of the timed steps.
 
     Args:
-        tasks: the folder of the threads.
         gpu: of the device that decodes, or None if it is unknown or not a GPU.
         now: the host's clock, in nanoseconds.
         computed: the time that all threads of the process computed, in nanoseconds.

@@ -138,11 +138,7 @@ def option_of(seconds: float) -> str:
 
 
 def refuse_moving_prompts(words: Sequence[str]) -> None:
-    """Check that runs of a suite with these options have the same prompts, so that they can be compared.
-
-    Raises:
-        UsageError: a budget chooses them.
-    """
+    """Check that runs of a suite with these options have the same prompts, so that they can be compared."""
     options = {word.split("=")[0] for word in words}
     suite = words[0] if words and (words[0] in shipped() or words[0].endswith((".yaml", ".yml"))) else None
     kept = suite is not None and "--limit" not in options and load(suite).suite.budget is not None

@@ -121,7 +121,6 @@ class Outcome:
             backbone or of a drafter; cannot.
         reason: why it does not run, or None if it does.
         command: makes or fetches the missing part first; "" if nothing does.
-        commands: all that it takes, in order.
     """
 
     word: Word

@@ -56,11 +56,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
-    """The class of a registered name.
-
-    Raises:
-        PluginError: it is not a class of its kind, or not a dataclass.
-    """
+    """Return the class of a registered name, or raise PluginError if it is not a dataclass of its kind."""
     kind, base = registry.get(name), BASES[registry.kind]
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise _fault(
@@ -134,11 +130,7 @@ def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
 
 
 def settings_of(name: str) -> list[Any]:
-    """The variants of a method, checked.
-
-    Raises:
-        PluginError: the class or one of its variants breaks the contract.
-    """
+    """The variants of a method, checked."""
     kind = class_of(METHODS, name)
     settings: list[Any] = _call(METHODS, name, "variants", lambda: list(kind.variants()))
     if not settings or not all(isinstance(method, kind) for method in settings):

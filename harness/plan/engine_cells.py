@@ -27,14 +27,11 @@ class EngineCell:
     """One engine on one backbone, task and temperature, under one load.
 
     Args:
-        use: the engine.
         backbone: whose tokenizer and distribution its tokens are held against.
-        dtype: of that backbone.
         concurrency: requests under way at once (closed loop); 0: an open loop.
         rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
         role: "plain", "speculative", or "floor": the plain engine once more at T = 0, in another order and, if it
             takes several requests at once, in another batch.
-        skip: why it will not run, or None if it will.
         only_now: whether ``skip`` holds for this machine at this time, so that a resumed run tries the cell again.
     """
 
@@ -101,11 +98,7 @@ class EngineCell:
 
 
 def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:
-    """Every combination, each plain entry just before those that are compared with it, so that load differs little.
-
-    Args:
-        absent: why the prompts of a task are not there.
-    """
+    """Every combination, each plain entry just before those that are compared with it, so that load differs little."""
     suite = resolved.suite
     if not isinstance(suite, EngineSuite):
         return ()

@@ -59,13 +59,9 @@ class TaskUse:
     """A task and how a suite uses it.
 
     Args:
-        name: its registered name.
-        task: the instance.
         limit: number of prompts, or None for as many as the task has by default. A task with a parameter of this name
             chooses them itself; of any other task they are the first.
         backbones: those that the task is for; empty: all that fit.
-        sampling: pairs that replace the suite's.
-        max_new_tokens: or None for that of the suite.
         chat: its texts go through the model's chat template.
         repetitions: decodes of each prompt, or None for those of the suite.
     """
@@ -97,14 +93,11 @@ class EngineUse:
     """An engine and how a suite uses it.
 
     Args:
-        name: its registered name.
         label: its name in tables, unlike every other.
-        options: of the engine, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
         serve: server to start (`harness.engines.serving.launch`): a name, or the path of a file; "": none is started.
             With a url too: it runs there.
         method: how that server speculates, a name of its file; ``synthetic=LENGTH`` accepts drafts by chance.
-        backbones: those that it serves; empty: all of the suite.
     """
 
     name: str

@@ -86,9 +86,7 @@ class Workload:
 
     Args:
         decodes: of one decode of each cell, by its id.
-        counts: decodes of each cell.
         rests: of everything else in a cell: warm-up, proof and greedy check.
-        loads: of the models of each group.
         report: of the tables and plots at the end.
     """
 
@@ -186,7 +184,6 @@ class Estimate:
 
     Args:
         decodes: timed ones, of all these cells.
-        tokens: that they emit at most.
         seconds: of the whole run on a CPU with proofs and report, at one token a pass; None if the size of a backbone
             is not known.
         unsized: backbones of pictures whose size is known only when they are loaded, so that the budget counts.

@@ -49,12 +49,7 @@ def expand(resolved: Resolved) -> Plan:
 
 
 def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
-    """The prompts of a task, as many as are asked for.
-
-    Raises:
-        UsageError: there are none, or two have the same id, so that one would be lost. DataMissing: no data.
-        ContractError: the task raised anything else, or it did not return prompts.
-    """
+    """The prompts of a task, as many as are asked for."""
     name = use.name
     try:
         prompts = use.task.prompts()
@@ -83,11 +78,7 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
 
 
 def _with_plain_ids(task: str, prompt: Prompt) -> Prompt:
-    """The prompt with its token ids, which may be of NumPy or torch, as whole numbers.
-
-    Raises:
-        ContractError: they are not whole numbers, or one is negative.
-    """
+    """The prompt with its token ids, which may be of NumPy or torch, as whole numbers."""
     if prompt.tokens is None:
         return prompt
     try:
@@ -128,11 +119,7 @@ class _Matrix:
         self._lacks: dict[tuple[str, PlannedMethod], str | None] = {}
 
     def refuse_too_many(self) -> None:
-        """Before any cell is made.
-
-        Raises:
-            UsageError: there would be more than `MOST_CELLS`.
-        """
+        """Raise UsageError if there would be more than `MOST_CELLS` cells."""
         suite, uses = self._suite, self._resolved.uses
         count, each = 0, len(suite.top_ks) * len(suite.batches)
         for entry in suite.backbones if uses else ():

@@ -55,7 +55,6 @@ def place_of(key: str, suite: Mapping[str, Any] | None = None) -> str:
     """Return where a misplaced key belongs, as the rest of a message, or "" if it is unknown everywhere.
 
     Args:
-        key: the key.
         suite: plain data, whose entries are searched before all others, or None if the key stands in an entry.
     """
     place = PLACES.get(key) or ("the suite itself, at its top level" if key in SUITE else "")

@@ -58,13 +58,7 @@ class Overrides:
         return Lines(path, node, options)
 
     def patched(self, data: Mapping[str, Any], lines: Lines, problems: list[str]) -> dict[str, Any]:
-        """Return a suite's plain data in its long form, with everything that the command line changes.
-
-        Args:
-            data: as a file holds it.
-            lines: the places of its values.
-            problems: faults of the overrides themselves are appended.
-        """
+        """Return a suite's plain data in its long form, with everything that the command line changes."""
         in_entries = {key: value for key, value in self.values.items() if key.partition(".")[0] in KINDS and "." in key}
         suite = _long_form({**data, **{key: self.values[key] for key in self.values if key not in in_entries}})
         for key, value in in_entries.items():

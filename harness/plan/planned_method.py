@@ -19,9 +19,7 @@ class PlannedMethod:
     """A method with all its parameters. Two are equal if their names and parameters are.
 
     Args:
-        name: its registered name.
         params: name and value of each parameter.
-        label: its name in tables.
         claim, source, requirements, components, drafter_names, drafter_shrink, one_branch: as `Method` has them.
     """
 

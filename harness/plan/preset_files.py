@@ -15,10 +15,7 @@ from stridebench.harness.backbones import tiny
 from stridebench.harness.backbones.checkpoints import components, sources
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.discover import catalogue
-from stridebench.harness.errors import (
-    UnknownNameError,
-    UsageError,
-)
+from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.plan.yaml_lines import parse
 from stridebench.harness.registry import BACKBONES
 
@@ -30,12 +27,6 @@ class Spec:
     """The adapter and parameters of a backbone's name.
 
     Args:
-        name: as the user wrote it.
-        adapter: a name of ``BACKBONES``.
-        params: of the adapter.
-        size: parameters and bytes, for lists.
-        licence: of the weights.
-        note: one line for lists.
         published: of a stand-in, the parameters of the preset that it stands for; its files are written when needed.
     """
 
@@ -79,11 +70,7 @@ class Spec:
         return bool(self.params.get("guidance", 1.0) != 1.0)
 
     def refuse_settings(self) -> None:
-        """Refuse weights that are here and that could not be loaded, as far as their settings tell.
-
-        Raises:
-            WeightsError: they are such weights.
-        """
+        """Refuse weights that are here and that could not be loaded, as far as their settings tell."""
         if self.name.startswith(tiny.PREFIX):  # those are made when they are loaded
             return
         if not BACKBONES.pending(self.adapter) or sources.brought(self.name, self.params):

@@ -46,11 +46,7 @@ def folders() -> list[Path]:
 
 
 def by_name() -> dict[str, Spec]:
-    """All presets by name.
-
-    Raises:
-        UsageError: a file is malformed, or a folder of $STRIDE_PRESETS is not there; all errors at once.
-    """
+    """All presets by name."""
     declare_all()
     there = [folder for folder in folders() if folder.is_dir()]
     errors = [
@@ -128,11 +124,7 @@ def _changed(spec: Spec, name: str) -> Spec:
 
 
 def _stand_in(spec: Spec) -> Spec:
-    """The tiny model of random weights that stands for a published one.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the tiny model of random weights that stands for a published one, or raise UsageError if there is none."""
     params = tiny.params(spec.name, spec.adapter, spec.params)
     if params is None:
         raise UsageError(f"{tiny.PREFIX}{spec.name}: {spec.name} has no tiny stand-in; name it without {tiny.PREFIX}")
@@ -172,10 +164,6 @@ _fetch = fetch
 
 def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Backbone:
     """Load a backbone by name.
-
-    Args:
-        dtype: one of ``DTYPES``.
-        fetch: whether to download weights that are not here.
 
     Raises:
         UsageError: an unknown name, dtype or parameter.

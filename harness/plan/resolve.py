@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from stridebench.harness.core.method import Method
 from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
-from stridebench.harness.machine.folders import cache_folder
-from stridebench.harness.plan.entries import (
-    EngineUse,
-    MethodUse,
-    Resources,
-    TaskUse,
-)
+from stridebench.harness.machine.surroundings import cache_folder
+from stridebench.harness.plan.entries import EngineUse, MethodUse, Resources, TaskUse
 from stridebench.harness.plan.lookup import place_of
 from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.suite import ANY_TEXT, ENTRIES, EngineSuite, Suite
@@ -119,11 +112,7 @@ def _children(node: yaml.Node | None) -> dict[str, yaml.Node]:
 
 
 def resolve(data: Mapping[str, Any], lines: Lines) -> Resolved:
-    """Check a suite's plain data and look up every name.
-
-    Raises:
-        UsageError: one line for each thing that is wrong.
-    """
+    """Check a suite's plain data and look up every name."""
     return _resolve(data, NOTHING, lines, [])
 
 
@@ -146,9 +135,6 @@ def suite_to_run(
     name: str | None, overrides: Overrides, out: Path | str | None, resume: bool, words: Mapping[str, str] = ENTRIES
 ) -> Resolved:
     """Return the named suite, that of the run in ``out`` if a resume names nothing else, or the overrides alone.
-
-    Args:
-        words: what the user calls methods, backbones and tasks.
 
     Raises:
         UsageError: there is no such suite, the overrides are too few, names or values are wrong, or the run does not

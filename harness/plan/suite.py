@@ -118,9 +118,7 @@ class Chosen(Strict):
     """What a budget came to on the machine of the run: `stridebench.harness.plan.budget` chooses it.
 
     Args:
-        prompts: of each task at most.
         tokens: the share of the token budget that texts have.
-        seconds: that the run was expected to take.
         dropped: cells that do not run, by id, with the reason.
     """
 

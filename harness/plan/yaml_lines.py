@@ -37,14 +37,14 @@ class RepeatedKey:
 
 
 def parse(text: str) -> YamlDocument:
-    """Read a YAML text.
-
-    Raises:
-        YAMLError: it is not YAML, or is nested or expanded beyond the limits.
-    """
+    """Read a YAML text, or raise YAMLError if it is not YAML, or is nested or expanded beyond the limits."""
     if len(text) > CHARACTERS:
         raise yaml.MarkedYAMLError(problem=f"over {CHARACTERS:,} characters")
-    _refuse_nesting(text)
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):  # takes no recursion, unlike what reads the tree
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH:
+            raise _refused(event, f"nested deeper than {DEPTH} levels")
     loader = LOADER(text)
     try:
         node = loader.get_single_node()
@@ -65,11 +65,7 @@ def load(text: str) -> Any:
 
 
 def option_value(option: str, text: str) -> Any:
-    """Return the value of an option that is written as YAML.
-
-    Raises:
-        UsageError: it is not valid YAML.
-    """
+    """Return the value of an option that is written as YAML, or raise UsageError if it is not valid YAML."""
     try:
         return parse(text).data
     except yaml.YAMLError as error:
@@ -77,11 +73,7 @@ def option_value(option: str, text: str) -> Any:
 
 
 def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, object]:
-    """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML.
-
-    Raises:
-        UsageError: a text has no value, or one that is not valid YAML.
-    """
+    """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML."""
     values = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -89,15 +81,6 @@ def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[s
             raise UsageError(f"{option} {text}: write KEY=VALUE, as in {option} {example}")
         values[key] = option_value(f"{option} {key}", value)
     return values
-
-
-def _refuse_nesting(text: str) -> None:
-    """Read the events of a text, which takes no recursion, and refuse one whose lists and mappings lie too deep."""
-    depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH:
-            raise _refused(event, f"nested deeper than {DEPTH} levels")
 
 
 def _refuse_expansion(node: yaml.Node | None) -> None:
@@ -122,11 +105,7 @@ def _refuse_expansion(node: yaml.Node | None) -> None:
 
 
 def _data(loader: Any, node: yaml.Node) -> Any:
-    """The data of a tree.
-
-    Raises:
-        YAMLError: a value has the form of a number or a date, but is not one.
-    """
+    """Return the data of a tree, or raise YAMLError if a value has the form of a number or a date, but is not one."""
     try:
         return loader.construct_document(node)
     except ValueError as error:
@@ -156,7 +135,6 @@ class Lines:
     """The place that a value came from: the line of a YAML file, or an option of the command line.
 
     Args:
-        path: of the file.
         node: its tree, or None without a file.
         options: the option that gave a key; for a key of every entry of a list, such as ``tasks.limit``, the list's
             key comes first.

@@ -35,7 +35,6 @@ class Case:
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
         alike: correlation of the drafters' logits with the target's, so that long drafts are accepted.
-        guidance: scale of the model's guidance.
         few: how many outputs have a positive probability, if a cut leaves so few that this says more than the length.
     """
 

@@ -218,16 +218,11 @@ def _remembered(reference: Method[Any] | None, case: Case) -> Law:
         if reference is not None:
             memo[key] = _enumerated(reference, case, EnumeratingDraws())
         else:
-            memo[key] = _chain_rule(case)
+            prompts = prompts_of(case) if case.joint else [case.prompt]
+            laws = [reference_law(case.backbone(), prompt, case.length, case.sampling) for prompt in prompts]
+            outcomes = product(*(law.items() for law in laws))
+            memo[key] = {joined(one for one, _ in rows): math.prod(weight for _, weight in rows) for rows in outcomes}
     return memo[key]
-
-
-def _chain_rule(case: Case) -> Law:
-    """Return the law of a case's output, or of all outputs of its batch, which are independent."""
-    prompts = prompts_of(case) if case.joint else [case.prompt]
-    laws = [reference_law(case.backbone(), prompt, case.length, case.sampling) for prompt in prompts]
-    outcomes = product(*(law.items() for law in laws))
-    return {joined(one for one, _ in rows): math.prod(weight for _, weight in rows) for rows in outcomes}
 
 
 @dataclass(frozen=True)

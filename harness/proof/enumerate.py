@@ -82,7 +82,6 @@ class EnumeratingDraws(Draws):
     Args:
         widest: the most outcomes of one step: the product of its draws' branches along an outcome.
         pinned: streams that are answered by a seed instead, alike in every step.
-        start: that seed.
         most: the most outcomes of a whole enumeration.
         script: of several draws that are enumerated jointly, or None for a new one.
     """
@@ -218,7 +217,7 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
         twin = type(thing)(fork(item, memo) for item in thing)
     elif type(thing) is dict:
         twin = {fork(key, memo): fork(value, memo) for key, value in thing.items()}
-    elif _plain_data(thing):
+    elif is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__"):
         twin = object.__new__(type(thing))
         memo[id(thing)] = twin
         vars(twin).update({name: fork(value, memo) for name, value in vars(thing).items()})
@@ -226,11 +225,6 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
         twin = copy.deepcopy(thing, memo)
     memo[id(thing)] = twin
     return twin
-
-
-def _plain_data(thing: Any) -> bool:
-    """Return whether this is a dataclass with its state in attributes and without ``__deepcopy__``."""
-    return is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__")
 
 
 def _values(thing: Any) -> list[Any]:
@@ -317,7 +311,6 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: Enu
 
     Args:
         open_run: makes a run over a tabular backbone whose draws are the ones it is given.
-        draws: with limits or pins.
 
     Raises:
         EnumerationLimit: more than 200,000 outcomes a step or 2 million in all, or than ``draws`` allows.

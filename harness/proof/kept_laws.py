@@ -22,7 +22,7 @@ import torch
 import stridebench.harness
 from stridebench.harness.core.method import Method, Mutant, parameters
 from stridebench.harness.errors import ContractError, EnumerationLimit, StoreError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.proof.cases import presets_names
 from stridebench.harness.record.files import SCHEMA, encode, load, put
 
@@ -80,7 +80,6 @@ class LawKeeper:
 
     Attributes:
         used: laws that an earlier command had enumerated.
-        enumerated: laws that this one did.
         trouble: why the last sheet could not be written; "" if all were.
     """
 
@@ -100,7 +99,6 @@ class Sheet:
     Args:
         modules: of the method, and of the bug.
         rests_on: the digest of the files, or None if they are unknown, so that no laws are kept.
-        earlier: written by an earlier command.
     """
 
     path: Path

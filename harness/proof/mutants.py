@@ -25,12 +25,7 @@ FIRST_CASES = 4
 
 @dataclass(frozen=True)
 class TriedMutant:
-    """A mutant that was injected: the total variation that it adds, and the case in which that was largest.
-
-    Args:
-        why: the mistake in words.
-        where: the function that was patched.
-    """
+    """A mutant that was injected: the total variation that it adds, and the case in which that was largest."""
 
     why: str
     where: str

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method, label, parameters
-from stridebench.harness.errors import EnumerationLimit, UsageError
+from stridebench.harness.core.run import open_run
+from stridebench.harness.errors import EnumerationLimit, StrideError, UsageError
 from stridebench.harness.proof.cases import Case, cases_of, wider_cases_of
-from stridebench.harness.proof.distance import DRAWN, WHOLE, Effort, Measured, distance, measure, reference_of
-from stridebench.harness.proof.foreign import foreign_randomness
+from stridebench.harness.proof.distance import (
+    DRAWN,
+    WHOLE,
+    Effort,
+    Measured,
+    distance,
+    measure,
+    reference_of,
+    toy_drafter,
+)
 from stridebench.harness.proof.kept_laws import sheet
 from stridebench.harness.proof.mutants import TriedMutant, try_mutant
 
@@ -61,7 +79,6 @@ class Proof:
         case: the case of that maximum, or why there is none.
         verdict: exact, approximate or broken.
         mutants: those tried on this setting, stopping at the first that is caught.
-        cases: as they were enumerated.
         hint: the likely cause of a broken verdict, or "" if none was seen.
     """
 
@@ -196,3 +213,68 @@ def verdict_of(claim: Claim, total_variation: float) -> str:
     if claim is Claim.APPROXIMATE:
         return "approximate"
     return "exact" if total_variation < EXACT else "broken"
+
+
+# Whether a method draws from a source of randomness that the harness does not control, such as torch's generator.
+
+
+TRIES = 5
+"""Seeds that are each decoded twice on every case, since a cold case has nearly one output."""
+GENERATORS: dict[str, Callable[[], object]] = {
+    "torch's global generator": lambda: torch.get_rng_state().numpy().tobytes(),
+    "numpy's global generator": lambda: repr(np.random.get_state()),
+    "Python's module random": random.getstate,
+}
+
+
+class _GeneratorWatch(TorchFunctionMode):
+    """Store the line of a method that first moves torch's global generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = torch.default_generator.get_state()
+        result = func(*args, **(kwargs or {}))
+        if not self.line and not torch.equal(before, torch.default_generator.get_state()):
+            self.line = _line(sys._getframe(1))
+        return result
+
+
+def _line(frame: Any) -> str:
+    """Return the file and line of the innermost frame outside torch."""
+    home = str(Path(torch.__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith(home):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def foreign_randomness(method: Method[Any], cases: Sequence[Case]) -> str:
+    """Decode each case twice with the same draws, for several seeds, until two outputs differ.
+
+    Returns:
+        A sentence that says that two outputs differ, and which generator moved at which line if that was seen; "" if
+        all pairs are alike.
+    """
+    watch = _GeneratorWatch()
+
+    def output(case: Case, seed: int) -> tuple[int, ...]:
+        backbone = case.backbone()
+        draws = SeededDraws(seed, "proof", "foreign", 0)
+        run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+        return decode(method, run, watched=False).tokens
+
+    before = {name: state() for name, state in GENERATORS.items()}
+    differs = False
+    with suppress(StrideError), watch:
+        differs = any(output(case, seed) != output(case, seed) for case in cases for seed in range(TRIES))
+    if not differs:
+        return ""
+    moved = [name for name, state in GENERATORS.items() if state() != before[name]]
+    source = (
+        f"{' and '.join(moved)} moved{f', at {watch.line}' if watch.line else ''}"
+        if moved
+        else ("no global generator moved, so it may hold a generator or state of its own between decodes")
+    )
+    return f"two decodes with the same draws differ: {source}. Draw every random choice with `run.draws`."

@@ -28,7 +28,6 @@ class Tried:
     """The random cases of one setting.
 
     Attributes:
-        measured: those that were enumerated.
         left_out: why others were not: the setting does not fit them, or they branch too much.
         error: any other error that a case raised; the setting is not tried again.
     """
@@ -56,7 +55,6 @@ def try_random(settings: Mapping[str, Sequence[Method[Any]]], number: int, seed:
     """Enumerate ``number`` random cases of each method, whose settings take turns.
 
     Args:
-        settings: of each method, by its name.
         budget_s: no case begins after this many seconds; the cases tried until then are returned.
     """
     tried = {(name, index): Tried(name, method) for name in settings for index, method in enumerate(settings[name])}

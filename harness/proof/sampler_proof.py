@@ -41,7 +41,6 @@ class RandomModel:
     """A random target and drafter: a distribution for each prefix of up to ``depth`` tokens.
 
     Args:
-        title: what sets it apart.
         p, q: by prefix, (V,).
     """
 

@@ -76,14 +76,12 @@ class Sampler:
     """A verifier under proof.
 
     Args:
-        name: what the tables call it.
         verify: ``verify(tokens, q, p, draws)``, or with ``parents`` behind the tokens for a tree; returns emitted ids.
         propose: ``propose(tokens, q, draws)`` returns the next draft, or None to end it; the last row of q is its own.
             Without it, drafts are drawn from q.
         parents: the parent of each drafted token, -1 for the prompt; None is a chain of ``drafts`` tokens.
         distinct: siblings are drawn without replacement.
         arrays: numpy, or torch for tensors of fp64.
-        about: the first line of its file.
     """
 
     name: str

@@ -44,7 +44,6 @@ class Verdicts:
     Args:
         backbone: of the group; greedy equality is checked in fp32 whatever its type.
         load_drafter: loads a drafter of ``backbone`` by name.
-        fetch: whether fp32 weights may be downloaded.
         release: releases the weights of ``backbone``; called if memory does not hold them together with those in fp32.
         keeps: whether they stay if memory holds both, for cells that are decoded later.
     """

@@ -107,7 +107,6 @@ class StoredVerdict(Entries):
         word: of a method's claim; None if no sample succeeded.
         total_variation: the largest that enumeration found, in ``case``.
         greedy: how many greedy outputs in fp32 equal the baseline's, in words.
-        divergences: the first differences of the others.
         error: why a check could not be finished.
         verdict: of an engine's tokens; "" for a plain decode, which nothing is compared with.
         same: share of ``pairs`` of outputs that equal the plain decode's.
@@ -168,29 +167,18 @@ class CellMeta(Entries):
     """The facts of a cell of a method or of an engine: those that are known before it runs, and those of its run.
 
     Args:
-        cell: its id.
         status: planned, skipped or done.
-        reason: why it is skipped.
         role: "method", "baseline" or "floor"; of an engine "plain", "speculative" or "floor".
         baseline: id of the cell that it is compared with.
         floor: id of the baseline with other seeds.
-        expected: number of its counted decodes.
-        timed: whether its seconds are reported.
-        fingerprint: of the target's weights.
         window_costs: rows of a window and what a pass of them costs.
         adapter_on: format of the weights that an adapter is added to, if they are rounded.
         quantisation_kl: KL(full, rounded) a token, nats.
         quantisation_agreement: share of tokens whose most likely id is the same with full weights.
-        lost_workers: why workers were lost that ran this cell.
-        attached: files of official evaluations.
         engine: the registered name; "" for the cell of a method.
-        serve: the server that the run starts.
-        way: how that server drafts.
         plain: label of the engine that decodes without drafts.
-        load: in words.
         concurrency: requests at once; 0 in an open loop.
         rate: requests a second; 0 in a closed loop.
-        told: what the engine says of itself.
     """
 
     cell: str = ""

@@ -22,11 +22,7 @@ class Picture:
     pixels: npt.NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        """Check the array.
-
-        Raises:
-            ContractError: another type or shape.
-        """
+        """Check the array."""
         if self.pixels.dtype != np.uint8 or self.pixels.ndim != 3 or self.pixels.shape[2] != 3:
             raise ContractError(f"a picture is uint8 [height, width, 3]; found {self.pixels.dtype} {self.pixels.shape}")
 
@@ -57,11 +53,7 @@ Output = str | Picture | Mesh
 
 
 def as_text(output: Output) -> str:
-    """The output as a text.
-
-    Raises:
-        ContractError: it is a picture or a mesh, so the backbone is of another modality.
-    """
+    """The output as a text."""
     if isinstance(output, str):
         return output
     raise ContractError(f"the task scores texts, and the backbone made a {type(output).__name__.lower()}")
@@ -98,11 +90,7 @@ def save(output: Output, stem: Path) -> Path | None:
 
 
 def load(path: Path) -> Output:
-    """Read what `save` wrote.
-
-    Raises:
-        StoreError: the file is missing, damaged, or of another kind.
-    """
+    """Read what `save` wrote, or raise StoreError if the file is missing, damaged, or of another kind."""
     try:
         if path.suffix == ".png":
             from PIL import Image

@@ -101,11 +101,7 @@ def redact(argv: Sequence[str]) -> list[str]:
 
 
 def digest(obj: Any) -> str:
-    """sha256 (hex) of a JSON value: keys sorted, floats by their shortest exact digits, tuples as lists.
-
-    Raises:
-        ContractError: it holds a value that JSON has not.
-    """
+    """sha256 (hex) of a JSON value: keys sorted, floats by their shortest exact digits, tuples as lists."""
     try:
         text = json.dumps(obj, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:

@@ -49,11 +49,7 @@ class RemoteRun:
     url: str
 
     def create(self, manifest: bytes) -> Path:
-        """Start a run; returns the working copy.
-
-        Raises:
-            StoreError: there is a run already.
-        """
+        """Start a run and return the working copy, or raise StoreError if there is a run already."""
         with self._access():
             if self._fs.exists(self._at("manifest.json")):
                 raise StoreError(f"{self.url} already holds a run. Go on with it (--resume), or name another URL.")
@@ -65,11 +61,7 @@ class RemoteRun:
         return self._read("manifest.json")
 
     def working_copy(self) -> Path:
-        """Return the copy on this machine, and make it if there is none.
-
-        Raises:
-            StoreError: the URL holds no run.
-        """
+        """Return the copy on this machine, and make it if there is none."""
         manifest = self.manifest()
         if manifest is None:
             raise StoreError(f"{self.url} holds no run (no manifest.json). Check the URL, or start a run there.")
@@ -99,11 +91,7 @@ class RemoteRun:
                 self._fs.rm_file(self._at(f"cells/{cell}.zip"))
 
     def fetch(self, copy: Path, cells: Iterable[str]) -> None:
-        """Bring those of these cells to the copy that are at the URL.
-
-        Raises:
-            StoreError: one is damaged.
-        """
+        """Bring those of these cells to the copy that are at the URL, or raise StoreError if one is damaged."""
         asked = list(cells)
         there = self._sealed() if len(asked) > 1 else set(asked)
         for cell in asked:
@@ -219,11 +207,7 @@ class RemoteRun:
 
 
 def fetched(url: str, folder: Path) -> Path:
-    """Copy the file of a URL into a folder, under its digest and its name.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Copy the file of a URL into a folder, under its digest and its name, or raise UsageError if it cannot be read."""
     try:
         file_system, path = _file_system(url)
         content: bytes = file_system.cat_file(path)

@@ -175,7 +175,6 @@ def measures(frame: pd.DataFrame, counters: Mapping[str, Any], objective: Mappin
     """All measures of a cell.
 
     Args:
-        frame: rows of requests.parquet.
         counters: growth of the server's counters by field, for what requests do not tell; empty: none.
         objective: ``ttft_ms`` and ``tpot_ms`` of a good request, or None if there is no limit.
     """

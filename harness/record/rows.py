@@ -129,8 +129,6 @@ def problem_of_rows(table: pa.Table, file: str, schema: pa.Schema) -> str | None
     """Return the first problem of the columns of a cell's table, or None if they are valid.
 
     Args:
-        table: as read.
-        file: its name.
         schema: the types of its columns; a column that holds nothing may be of the type null.
     """
     for name in schema.names:

@@ -25,16 +25,12 @@ class RunFolder:
     """A run on this machine.
 
     Args:
-        path: its folder.
-        bytes: of all its files.
         suite: or "" if the run cannot be read.
         created: in ISO 8601, or "".
         seconds: from its start to the end of its latest cell, pauses included; None if no cell is finished.
-        finished: cells with results.
         planned: cells that are finished or will be.
         verdicts: number of cells by verdict; baselines are left out.
         problem: why it cannot be read, or "".
-        machine: its processor, or "".
         best: the speed-up of the exact method with the highest lower bound, its interval and its label, as the run's
             report has them; "" without one.
         failed: samples that failed, as its report has them; None without a report.

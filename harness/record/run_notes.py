@@ -67,31 +67,19 @@ def read_entries(kind: type[Body], path: Path, remedy: str) -> Body:
 
 @dataclass(frozen=True)
 class RunNotes:
-    """The files of a run beside its records.
-
-    Args:
-        path: the run folder.
-    """
+    """The files of a run beside its records."""
 
     path: Path
 
     def keep_output(self, cell: str, sample: Sample, output: Output) -> str:
-        """Write a picture or mesh below ``outputs/CELL`` and return its path from the run folder; "" for a text.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
+        """Write a picture or mesh below ``outputs/CELL`` and return its path from the run folder; "" for a text."""
         with room(self.path):
             stem = self.path / "outputs" / cell / file_name(sample.prompt, sample.repetition)
             path = save(output, stem)
         return "" if path is None else path.relative_to(self.path).as_posix()
 
     def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
-        """Write a prompt's condition to ``condition_file``; reports show it with the output.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
+        """Write a prompt's condition to ``condition_file``; reports show it with the output."""
         path = condition_file(self.path, cell, prompt)
         data = io.BytesIO()
         np.save(data, condition, allow_pickle=False)
@@ -107,7 +95,6 @@ class RunNotes:
 
         Args:
             samples: between -1 and 1, [n]; they are stored in 16 bits.
-            rate: samples a second.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -128,7 +115,6 @@ class RunNotes:
         """Record, durably, that a decode of the cell was begun. Its seal unmarks it too.
 
         Args:
-            reason: in the words of a failed sample.
             runs: how many runs will have ended in the cell if this one does, or None if the cell itself has failed.
 
         Raises:
@@ -145,33 +131,21 @@ class RunNotes:
         drop(self._mark(cell))
 
     def started(self, cell: str) -> Mark | None:
-        """Return the cell's mark, or None if it has none.
-
-        Raises:
-            StoreError: the mark is damaged.
-        """
+        """Return the cell's mark, or None if it has none; raise StoreError if it is damaged."""
         path = self._mark(cell)
         if not path.exists():
             return None
         return read_entries(Mark, path, "Remove it to start the cell again.")
 
     def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
-        """Keep the times of a backbone's passes (`stridebench.harness.core.costs.Passes`), for the cells that follow.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
+        """Keep the times of a backbone's passes (`harness.core.costs.Passes`), for the cells that follow."""
         path = self._passes(backbone, dtype)
         with room(self.path):
             make(path.parent)
             put(path, encode({"schema": SCHEMA, "passes": dict(body)}))
 
     def passes(self, backbone: str, dtype: str) -> object:
-        """Return the kept times as JSON, which `Passes.of` reads, or None if there are none.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
+        """Return the kept times as JSON, which `Passes.of` reads, or None if there are none."""
         path = self._passes(backbone, dtype)
         if not path.exists():
             return None
@@ -181,11 +155,7 @@ class RunNotes:
         return self.path / "passes" / f"{quote(backbone, safe='')[:160]}-{dtype}.json"
 
     def log_of_worker(self, backbone: str, dtype: str) -> Path:
-        """Create an empty file for the output of a worker process.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only.
-        """
+        """Create an empty file for the output of a worker process."""
         folder, stem = self.path / "workers", f"{quote(backbone, safe='')[:160]}-{dtype}"
         with room(self.path):
             make(folder)

@@ -17,10 +17,8 @@ removed after that. Whatever a kill leaves behind ends in ``~partial``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -28,15 +26,23 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import pandas as pd
 import pyarrow as pa
 
-from stridebench.harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from stridebench.harness.errors import RunIncomplete, StoreError, UnknownNameError
 from stridebench.harness.record import provenance
-from stridebench.harness.record.columns import Record, Sample, check
-from stridebench.harness.record.entries import CellMeta, Manifest, Provenance, SealedBody
+from stridebench.harness.record.cell_files import (
+    CELL_NAME,
+    SealedCell,
+    SealedFolder,
+    check_record,
+    files_of_cell,
+    read_record,
+    record_name,
+    refuse_bad_names,
+)
+from stridebench.harness.record.columns import Record, Sample
+from stridebench.harness.record.entries import CellMeta, Manifest, Provenance
 from stridebench.harness.record.files import (
     PARTIAL,
     SCHEMA,
@@ -53,22 +59,10 @@ from stridebench.harness.record.files import (
     unlock,
 )
 from stridebench.harness.record.remote import RemoteRun, remote_run
-from stridebench.harness.record.requests import REQUESTS, Request
+from stridebench.harness.record.requests import Request
 from stridebench.harness.record.requests import table as requests_table
-from stridebench.harness.record.rows import (
-    SAMPLE_KEY,
-    SAMPLES,
-    STEPS,
-    TABLES,
-    parquet,
-    parquet_table,
-    problem_of_rows,
-    samples_table,
-    steps_table,
-)
+from stridebench.harness.record.rows import SAMPLE_KEY, samples_table, steps_table
 from stridebench.harness.record.run_notes import RunNotes, read_entries, refuse_removed, room
-
-_CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
 
 
 class SealedError(StoreError):
@@ -76,33 +70,17 @@ class SealedError(StoreError):
 
 
 @dataclass(frozen=True)
-class SealedCell:
-    """A sealed cell: the facts about it, and its tables; those of the other kind of cells are empty.
-
-    Args:
-        name: its id.
-        meta: its facts.
-        samples: of a method (columns ``SAMPLES``).
-        steps: of a method (columns ``STEPS``).
-        requests: of an engine (columns ``REQUESTS``).
-    """
-
-    name: str
-    meta: CellMeta
-    samples: pd.DataFrame
-    steps: pd.DataFrame
-    requests: pd.DataFrame
-
-
-@dataclass(frozen=True)
 class Store:
     """A run folder. One process and the workers of its pool write to it at a time; any number may read.
 
-    A reader sees all records of a cell or its tables, also while a worker seals it.
+    A reader sees all records of a cell or its tables, also while a worker seals it. Of a cell that the manifest lacks
+    every function raises UnknownNameError. Reading raises StoreError if a file is missing, damaged or of another
+    version, or the cell not finished. Writing raises SealedError if the cell is sealed, ContractError if a record
+    breaks an identity of `columns.check`, and RunIncomplete if the disk is full or read-only or the folder was removed;
+    all that was finished before is kept.
 
     Args:
         path: the folder; of a run at a URL, the working copy on this machine (`stridebench.harness.record.files`).
-        manifest: as stored.
         remote: where sealed cells are sent to and fetched from, or None if there is only the folder.
     """
 
@@ -128,7 +106,7 @@ class Store:
             StoreError: the folder holds a run, or cannot be written.
             ContractError: a cell id does not serve as a folder's name.
         """
-        _refuse_bad_names(manifest["cells"])
+        refuse_bad_names(manifest["cells"])
         data = encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
         remote = remote_run(path)
         if remote is not None:
@@ -163,7 +141,7 @@ class Store:
         remedy = "Restore it from a copy, or run again in another folder."
         body = read_entries(Manifest, file, remedy)
         named = (*body.cells, *body.engines)
-        if wrong := [name for name in named if not _CELL_NAME.fullmatch(name)]:
+        if wrong := [name for name in named if not CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
         store = cls(run, body, remote)
         if remote is not None:
@@ -202,36 +180,25 @@ class Store:
         unlock(self.path)
 
     def write(self, cell: str, record: Record) -> None:
-        """Store one finished decode; durable when this returns.
-
-        Raises:
-            ContractError: the record breaks an identity of `columns.check`.
-            RunIncomplete: the disk is full or read-only; all that was finished before is kept.
-            SealedError: the cell is sealed. UnknownNameError: the manifest lacks the cell.
-        """
+        """Store one finished decode; durable when this returns."""
         self._refuse_sealed(cell)
-        _check(cell, record)
+        check_record(cell, record)
         folder = self.path / "records" / cell
         with room(self.path):
             try:
                 make(folder)
-                put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
+                put(folder / record_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
             except FileNotFoundError:  # another worker, which was thought lost, has sealed the cell
                 self._refuse_sealed(cell)
                 raise
 
     def write_request(self, cell: str, request: Request) -> None:
-        """Store one request of an engine's cell; durable when this returns. A later one of the same key replaces it.
-
-        Raises:
-            RunIncomplete: the disk is full or read-only, or the run folder was removed.
-            SealedError: the cell is sealed. UnknownNameError: the manifest lacks the cell.
-        """
+        """Store one request of an engine's cell; durable when this returns. A later one of the same key replaces it."""
         self._refuse_sealed(cell)
         folder = self.path / "requests" / cell
         with room(self.path):
             make(folder)
-            put(folder / _file_name(request), encode({"schema": SCHEMA, "payload": asdict(request)}))
+            put(folder / record_name(request), encode({"schema": SCHEMA, "payload": asdict(request)}))
 
     def requests(self, cell: str) -> list[Request]:
         """Return the requests of a cell that is not sealed. One that is damaged is set aside, with a warning."""
@@ -245,13 +212,7 @@ class Store:
         return requests
 
     def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
-        """(prompt, repetition, warmup) of each decode that is stored, failed ones included.
-
-        A record that fails its checksum is set aside as ``*.corrupt``, with a warning, and is not done.
-
-        Raises:
-            StoreError: the sealed cell is damaged, or a record is of another version.
-        """
+        """Return the key of each stored decode, failed ones included; a damaged record is set aside, with a warning."""
         records = self._unsealed(cell, self._set_aside)
         if records is None:
             frame = self.cell(cell).samples
@@ -276,24 +237,14 @@ class Store:
         return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
 
     def pending(self, cell: str) -> list[Sample]:
-        """The counted samples of a cell that is not sealed yet, in the order of its table.
-
-        Raises:
-            SealedError: the cell is sealed. StoreError: a record is damaged.
-        """
+        """The counted samples of a cell that is not sealed yet, in the order of its table."""
         samples = (record.sample for record in self._unsealed(cell) or self._refuse_sealed(cell))
         return sorted((s for s in samples if not s.warmup), key=lambda s: (s.prompt, s.repetition))
 
-    def refuse_missing(self, cell: str) -> None:
-        """Check that a cell that is not sealed has every decode that was planned.
-
-        Raises:
-            RunIncomplete: records, or the whole folder, were removed while the run decoded.
-        """
-        self._refuse_missing(cell, self.stored(cell))
-
-    def _refuse_missing(self, cell: str, stored: int) -> None:
+    def refuse_missing(self, cell: str, stored: int | None = None) -> None:
+        """Check that a cell that is not sealed has every decode that was planned; ``stored`` of them are known."""
         refuse_removed(self.path)
+        stored = self.stored(cell) if stored is None else stored
         expected = self._planned(cell).expected or 0
         if stored < expected and not self.sealed(cell):
             raise RunIncomplete(
@@ -302,25 +253,12 @@ class Store:
             )
 
     def seal(self, cell: str, meta: CellMeta) -> None:
-        """Turn the cell's records or requests, if any, into its tables, sorted by (warmup, prompt, repetition).
-
-        Raises:
-            SealedError: the cell is sealed already. StoreError: a record is damaged.
-            ContractError: a record breaks an identity of `columns.check`.
-            RunIncomplete: the disk is full or read-only, and every record is kept; or a planned decode is missing.
-        """
+        """Turn the cell's records or requests, if any, into its tables, sorted by (warmup, prompt, repetition)."""
         is_engine = cell in self.manifest.engines
         tables = self._tables_of_engine(cell) if is_engine else self._tables_of_method(cell, meta.status != "skipped")
-        files = {name: parquet(table) for name, table in tables.items()}
-        body = {
-            "schema": SCHEMA,
-            "cell": cell,
-            "counts": {name.partition(".")[0]: table.num_rows for name, table in tables.items()},
-            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-            "meta": meta.stored(),
-        }
+        files = files_of_cell(cell, tables, meta)
         with room(self.path):
-            put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
+            put_folder(self._folder(cell).path, files)
             self._send(cell)
             drop(self.path / ("requests" if is_engine else "records") / cell)
             self.notes.unmark_started(cell)
@@ -328,16 +266,16 @@ class Store:
     def _tables_of_method(self, cell: str, complete: bool) -> dict[str, pa.Table]:
         records = list(self._unsealed(cell) or self._refuse_sealed(cell))
         if complete:
-            self._refuse_missing(cell, sum(not record.sample.warmup for record in records))
+            self.refuse_missing(cell, sum(not record.sample.warmup for record in records))
         records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
         for record in records:
-            _check(cell, record)
+            check_record(cell, record)
         return {"samples.parquet": samples_table(records), "steps.parquet": steps_table(records)}
 
     def _tables_of_engine(self, cell: str) -> dict[str, pa.Table]:
         self._refuse_sealed(cell)
         rows = sorted(self.requests(cell), key=lambda row: (row.warmup, row.prompt, row.repetition))
-        self._refuse_missing(cell, sum(not row.warmup for row in rows))
+        self.refuse_missing(cell, sum(not row.warmup for row in rows))
         return {"requests.parquet": requests_table(rows)}
 
     def _send(self, cell: str) -> None:
@@ -347,20 +285,12 @@ class Store:
             self.remote.send(self.path, cell)
 
     def fetch(self, cells: Iterable[str]) -> None:
-        """Bring cells that others sealed to the working copy of a run at a URL; a run folder has them already.
-
-        Raises:
-            StoreError: one is damaged there, or the URL cannot be read.
-        """
+        """Bring cells that others sealed to the working copy of a run at a URL; a run folder has them already."""
         if self.remote is not None:
             self.remote.fetch(self.path, [cell for cell in cells if not self.sealed(cell)])
 
     def send_missing(self) -> None:
-        """Send sealed cells of the working copy to the URL of the run that a kill kept from it.
-
-        Raises:
-            StoreError: the URL cannot be written.
-        """
+        """Send sealed cells of the working copy to the URL of the run that a kill kept from it."""
         if self.remote is not None:
             self.remote.send_missing(self.path, self.cells())
 
@@ -373,13 +303,13 @@ class Store:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
         if self.sealed(cell) and self.meta(cell).status == "skipped":
             with room(self.path):
-                drop_folder(self._folder(cell))
+                drop_folder(self._folder(cell).path)
                 if self.remote is not None:
                     self.remote.forget(cell)
 
     def sealed(self, cell: str) -> bool:
         """Return whether the cell is finished. UnknownNameError: the manifest lacks the cell."""
-        return self._folder(cell).is_dir()
+        return self._folder(cell).path.is_dir()
 
     def cells(self) -> list[str]:
         """Return the sealed cells of methods, in the manifest's order."""
@@ -390,55 +320,32 @@ class Store:
         return [cell for cell in self.manifest.engines if self.sealed(cell)]
 
     def cell(self, name: str) -> SealedCell:
-        """Read a sealed cell; every byte is checked.
-
-        Raises:
-            StoreError: it is not finished, or a file is missing, damaged or of another version.
-            UnknownNameError: the manifest lacks the cell.
-        """
-        body = self._body(name)
-        tables = {file: self._table(name, file, digest) for file, digest in body.files.items()}
-        samples, steps, requests = (
-            tables.get(f"{kind}.parquet", schema.empty_table()).to_pandas(use_threads=False)
-            for kind, schema in (("samples", SAMPLES), ("steps", STEPS), ("requests", REQUESTS))
-        )
-        samples["diverged_at"] = samples["diverged_at"].astype("Int64")
-        return SealedCell(name, body.meta, samples, steps, requests)
+        """Read a sealed cell; every byte is checked."""
+        return self._sealed(name).cell()
 
     def arrow(self, name: str, file: str) -> pa.Table | None:
-        """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it.
-
-        Raises:
-            StoreError: the cell is not finished, or the table is damaged. UnknownNameError: there is none of that name.
-        """
-        digest = self._body(name).files.get(file)
-        return None if digest is None else self._table(name, file, digest)
+        """A table of a sealed cell as it is stored, such as steps.parquet, or None if the cell lacks it."""
+        return self._sealed(name).arrow(file)
 
     def meta(self, name: str) -> CellMeta:
-        """The facts about a sealed cell; its tables are not read.
-
-        Raises:
-            StoreError: it is not finished, or its cell.json is missing, damaged or of another version.
-            UnknownNameError: the manifest lacks the cell.
-        """
-        return self._body(name).meta
+        """The facts about a sealed cell; its tables are not read."""
+        return self._sealed(name).body().meta
 
     def update(self, cell: str, changes: CellMeta) -> None:
-        """Set facts of a sealed cell that depend on other cells.
-
-        Raises:
-            StoreError: it is not finished, or damaged. RunIncomplete: the folder cannot be written.
-        """
-        sealed = self._body(cell)
-        body = sealed.stored() | {"meta": CellMeta.merged(sealed.meta, changes).stored()}
-        del body["sha256"]
+        """Set facts of a sealed cell that depend on other cells."""
+        data = self._sealed(cell).changed(changes)
         with room(self.path):
-            put(self._folder(cell) / "cell.json", encode(body, indent=1))
+            put(self._folder(cell).path / "cell.json", data)
             self._send(cell)
 
-    def _folder(self, cell: str) -> Path:
+    def _folder(self, cell: str) -> SealedFolder:
         self._planned(cell)
-        return self.path / ("engines" if cell in self.manifest.engines else "cells") / cell
+        return SealedFolder(self.path / ("engines" if cell in self.manifest.engines else "cells") / cell)
+
+    def _sealed(self, cell: str) -> SealedFolder:
+        if not self.sealed(cell):
+            raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
+        return self._folder(cell)
 
     def _planned(self, cell: str) -> CellMeta:
         planned = {**self.manifest.cells, **self.manifest.engines}
@@ -454,17 +361,13 @@ class Store:
             return []
 
     def _unsealed(self, cell: str, damaged: Callable[[Path, DamagedError], None] | None = None) -> list[Record] | None:
-        """Return the records of a cell, or None if it is sealed (maybe while they were read): its tables hold them all.
-
-        Args:
-            damaged: called with a damaged record and its error; None raises the error.
-        """
+        """Return the records of a cell, or None if it is sealed, maybe just now; ``damaged`` takes bad ones."""
         if self.sealed(cell):
             return None
         records = []
         for path in self._records(cell):
             try:
-                records.append(_record(path))
+                records.append(read_record(path))
             except DamagedError as error:
                 if self.sealed(cell):
                     return None
@@ -479,39 +382,10 @@ class Store:
             os.replace(path, path.with_name(f"{path.name}.corrupt"))
 
     def _refuse_sealed(self, cell: str) -> tuple[()]:
-        """Return no record if the cell is not sealed.
-
-        Raises:
-            SealedError: it is.
-        """
+        """Return no record if the cell is not sealed, or raise SealedError if it is."""
         if self.sealed(cell):
             raise SealedError(f"the cell {cell!r} of {self.path} is sealed already: it takes no more records.")
         return ()
-
-    def _body(self, cell: str) -> SealedBody:
-        if not self.sealed(cell):
-            raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
-        path = self._folder(cell) / "cell.json"
-        body = read_entries(SealedBody, path, self._remedy(cell))
-        if set(body.files) != set(TABLES[path.parent.parent.name]):
-            raise DamagedError(f"{path} names the files {body.files!r:.80}. {self._remedy(cell)}")
-        return body
-
-    def _table(self, cell: str, file: str, digest: str) -> pa.Table:
-        path = self._folder(cell) / file
-        data = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
-        try:
-            table = parquet_table(data)
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
-        if problem := problem_of_rows(table, file, TABLES[path.parent.parent.name][file]):
-            raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
-        return table
-
-    def _remedy(self, cell: str) -> str:
-        return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."
 
     def _clear(self) -> None:
         places = "* cells/* cells/*/* records/*/* conditions/*/* started/* engines/* engines/*/* requests/*/*"
@@ -524,43 +398,3 @@ class Store:
                 drop(self.path / "records" / cell)
         for cell in self.engine_cells():
             drop(self.path / "requests" / cell)
-
-
-def _refuse_bad_names(cells: Iterable[str]) -> None:
-    ids: dict[str, str] = {}
-    for cell in cells:
-        if not _CELL_NAME.fullmatch(cell) or ids.setdefault(cell.casefold(), cell) != cell:
-            raise ContractError(
-                f"the cell id {cell!r} does not serve as a folder's name: use at most 200 of the characters "
-                f"A-Z a-z 0-9 _ = + , @ . - with no dot in front, unlike every other id in more than case."
-            )
-
-
-def _file_name(sample: Sample | Request) -> str:
-    """A readable prefix and a hash, which is unique also where case, length or Unicode forms are not distinguished."""
-    prompt_hash = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
-    warmup = "-warmup" if sample.warmup else ""
-    return f"{quote(sample.prompt, safe='')[:80]}-{prompt_hash}--{sample.repetition}{warmup}.json"
-
-
-def _check(cell: str, record: Record) -> None:
-    sample = record.sample
-    if sample.status != "ok":
-        return
-    try:
-        check(record.steps, len(sample.tokens))
-    except ContractError as error:
-        raise ContractError(
-            f"cell {cell!r}, prompt {sample.prompt!r}, repetition {sample.repetition}: {error}"
-        ) from error
-
-
-def _record(path: Path) -> Record:
-    body = load(path, "Run again with --resume: it is set aside, and that decode is done again.")
-    try:
-        payload: Any = body["payload"]
-        return Record.of(payload)
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"{path} was written by another version: {error}. Use that version, or run in another folder."
-        ) from error

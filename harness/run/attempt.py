@@ -27,12 +27,7 @@ NO_OUTPUT = "output: "
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What scorers read of a run that is over. Its sessions are not kept: their caches of a long prompt are large.
-
-    Args:
-        opened: whether the method opened drafters.
-        filling: the canvas that it filled.
-    """
+    """What scorers read of a run that is over. Its sessions are not kept: their caches of a long prompt are large."""
 
     budget: int
     eos: frozenset[int]

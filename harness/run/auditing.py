@@ -49,9 +49,7 @@ def audited_sample(
     """Return the bets on one output, for `Sample.audit`, or ``{reason}`` if they could not be made.
 
     Args:
-        context: prompt and output ids.
         logits: of the target, for each token of the output.
-        emitted: tokens of each step.
     """
     try:
         return _bets(group, cell, prompt, context, logits, emitted).plain()
@@ -212,8 +210,6 @@ def checked_sample(
     It is empty if no draft was kept, or none was made without a drafter.
 
     Args:
-        attempt: the decode, which is over.
-        context: prompt and output.
         logits: of the target, for each token of the output.
         prompts: makes the caches; those that it lent before are not used any more.
     """
@@ -263,12 +259,6 @@ def drafted_anew(
 
     The text is the prompt of the new decode, so that the method starts behind it. A picture's tokens cannot be part of
     a prompt, because its places are counted from the prompt's end; they are appended after the start.
-
-    Args:
-        attempt: the decode whose step it is.
-        text: prompt and output before the step.
-        start: length of the prompt.
-        prompts: makes the caches.
     """
     backbone, prompt, run = group.backbone, attempt.prompt, attempt.run
     assert run is not None, "a decode that failed keeps no drafts"

@@ -26,11 +26,8 @@ class Version:
     """A version of this package that can be started.
 
     Args:
-        name: as the user wrote it.
-        python: the interpreter that runs it.
         checkout: the folder that its packages are imported from, or None if they are installed.
         commit: of the checkout, or None if it is not one of git.
-        changes: files that differ from the commit.
     """
 
     name: str
@@ -51,11 +48,7 @@ class Version:
         return self._python("-m", "stridebench.harness.cli.main", *words)
 
     def check(self) -> None:
-        """Check that the packages import, and from the right folder.
-
-        Raises:
-            UsageError: they do not.
-        """
+        """Check that the packages import, and from the right folder."""
         done = self._python("-c", PROBE)
         if done.returncode:
             raise UsageError(
@@ -94,9 +87,6 @@ def versions(names: Sequence[str]) -> Iterator[list[Version]]:
 
     A name with a slash, or one that begins with a dot, is a path: a checkout, an environment (with bin/python) or an
     interpreter. Any other is a revision of the repository that the working folder belongs to.
-
-    Raises:
-        UsageError: a path is none of these, a revision is unknown, or a version does not import.
     """
     with ExitStack() as stack:
         opened = [_at(name) if is_path(name) else stack.enter_context(_revision(name)) for name in names]
@@ -122,11 +112,7 @@ def last_line(text: str) -> str:
 
 
 def _at(name: str) -> Version:
-    """The version at a path.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the version at a path, or raise UsageError if there is none."""
     path = Path(name).absolute()
     if (path / "harness" / "__init__.py").is_file():
         commit = _git(path, "rev-parse", "HEAD") if (path / ".git").exists() else None

@@ -38,12 +38,7 @@ class EngineRunner(Protocol):
         """Return why an engine cannot start on this machine now, or None if nothing is known to be missing."""
 
     def run(self, plan: Plan, store: Store, options: Options) -> Sequence[StoppedEngine]:
-        """Run every cell that is not sealed yet, and return the engines that stopped before they had finished.
-
-        Raises:
-            WeightsError: the weights of the backbone are not there.
-            RunIncomplete: the disk is full, or the run folder was removed.
-        """
+        """Run every cell that is not sealed yet, and return the engines that stopped before they had finished."""
 
 
 def _runner() -> EngineRunner:

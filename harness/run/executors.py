@@ -27,11 +27,7 @@ def serial(plan: Plan, store: Store, options: Options) -> None:
 
 
 def check_executor(name: str, options: Mapping[str, Any]) -> Any:
-    """The options of an executor, checked before a run folder is made.
-
-    Raises:
-        UsageError: a requirement of the executor is not installed, or an option is wrong.
-    """
+    """The options of an executor, checked before a run folder is made."""
     checked = settings.check(name, options)
     if name == "ray":
         from stridebench.harness.run.workers.ray import engine
@@ -45,12 +41,7 @@ def check_executor(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def ray(plan: Plan, store: Store, options: Options) -> None:
-    """Run the cells on a Ray cluster; the suite declares the needs of a worker by backbone (`workers.ray`).
-
-    Raises:
-        UsageError: the `ray` extra is not installed, or the cluster lacks declared resources.
-        StrideError: a worker refused to go on.
-    """
+    """Run the cells on a Ray cluster; the suite declares the needs of a worker by backbone (`workers.ray`)."""
     from stridebench.harness.run.workers.pool import run_on, setup_of
     from stridebench.harness.run.workers.ray import RayPool
 
@@ -59,12 +50,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
 
 
 def slurm(plan: Plan, store: Store, options: Options) -> None:
-    """The cells as arrays of jobs of Slurm (`pools.slurm`).
-
-    Raises:
-        UsageError: the `slurm` extra is not installed, or the jobs cannot be submitted.
-        StrideError: a worker refused to go on.
-    """
+    """The cells as arrays of jobs of Slurm (`pools.slurm`)."""
     from stridebench.harness.run.workers.pool import run_on, setup_of
     from stridebench.harness.run.workers.slurm import SlurmPool
 

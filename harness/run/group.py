@@ -48,11 +48,7 @@ def adapted(cell: Cell) -> str | None:
 
 
 def notes(cells: Sequence[Cell], device: str) -> list[str]:
-    """A line for each method that adds an adapter to rounded weights, and one for a type in which these gain no speed.
-
-    Args:
-        cells: of one backbone and type.
-    """
+    """Name each method that adds an adapter to rounded weights, and a type in which these gain no speed."""
     cell = cells[0]
     form, name = format_of(cell.backbone), plain(cell.backbone)
     methods = dict.fromkeys(cell.name for cell in cells if adapted(cell))
@@ -122,11 +118,7 @@ def distance(full: Backbone, coarse: Backbone, outputs: Sequence[tuple[Prompt, S
 
 
 def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options) -> None:
-    """All cells of one backbone and type, to their seals.
-
-    Raises:
-        RunIncomplete: the disk is full or the run was interrupted; finished cells stay.
-    """
+    """All cells of one backbone and type, to their seals."""
     models = WarmModels(all_at_once=True)
     try:
         run_cells(plan, [cell for cell in plan.runnable if cell.group == group], store, options, models)
@@ -146,10 +138,6 @@ def run_cells(
 
     Args:
         models: where the group's models are loaded to.
-        facts: further facts of each cell.
-
-    Raises:
-        RunIncomplete: the disk is full or the run was interrupted; finished cells stay.
     """
     for cell in cells:
         store.reopen(cell.id)

@@ -56,9 +56,6 @@ class Options:
 
     Args:
         allow_code: let tasks execute model output (in a sandboxed child process).
-        device: of the backbones.
-        fetch: download pinned weights that are missing.
-        progress: receives stages and decodes.
         executor: options of the executor, checked (`stridebench.harness.run.workers.pool`), or None for its defaults.
         interruptible: a KeyboardInterrupt is ^C and ends the run. In a worker process, which ^C does not reach, a
             plugin raised it, and it fails the sample.
@@ -139,9 +136,6 @@ def load_group(
 
     Returns:
         The cells that run, or None if the backbone cannot be loaded.
-
-    Raises:
-        StoreError: cells that were sealed before ran on other weights.
     """
     try:
         group = models.load(plan, cells, store, options)
@@ -159,11 +153,7 @@ def load_group(
 
 
 def load_models(plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup:
-    """The cells with the backbone that they share.
-
-    Raises:
-        WeightsError, UsageError: the backbone cannot be loaded.
-    """
+    """The cells with the backbone that they share."""
     name, dtype = cells[0].group
     options.progress.say(f"loading {name} in {dtype}")
     if options.fetch:

@@ -23,6 +23,7 @@ from stridebench.harness.core.clock import CpuClock, Event
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.device import check_device
+from stridebench.harness.machine.noise import NoiseMeter
 from stridebench.harness.plan import presets
 from stridebench.harness.record.files import put
 from stridebench.harness.run.passes import timed_pass, times_by_rows
@@ -53,11 +54,7 @@ CPUS = Path("/sys/devices/system/cpu")
 
 @torch.inference_mode()
 def measure(device: str = "cpu") -> dict[str, object]:
-    """The body of a profile; each figure is the best of ``REPEATS``, because other work only slows.
-
-    Raises:
-        UsageError: torch does not find the device, or it is neither a CPU nor a CUDA GPU.
-    """
+    """The body of a profile; each figure is the best of ``REPEATS``, because other work only slows."""
     check_device(device)
     kind = device.partition(":")[0]
     if kind not in ROWS:
@@ -120,11 +117,7 @@ class Sum:
 
 
 def fit(timed: Sequence[TimedRows], size: float) -> Sum:
-    """The sum that is nearest to some passes, by least squares of relative errors, with no figure below zero.
-
-    Args:
-        size: bytes of a parameter.
-    """
+    """The sum that is nearest to some passes, by least squares of relative errors, with no figure below zero."""
     columns = [
         [one.parameters * size, 2 * one.parameters * one.rows, one.layers, one.layers * one.rows] for one in timed
     ]
@@ -163,11 +156,7 @@ def _fitted(name: str, words: str) -> dict[str, object]:
 
 
 def write(path: Path, device: str = "cpu") -> dict[str, object]:
-    """Measure, and write the profile whole or not at all.
-
-    Raises:
-        UsageError: torch does not find the device, or it is neither a CPU nor a CUDA GPU.
-    """
+    """Measure, and write the profile whole or not at all."""
     body = measure(device)
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, yaml.safe_dump(body, sort_keys=False, width=160).encode())
@@ -228,3 +217,58 @@ def _event_seconds(act: Callable[[], object]) -> float:
     end.record()
     torch.cuda.synchronize()
     return begin.elapsed_time(end) / 1e3
+
+
+WAIT_SHARE = 0.02
+"""Share of the time that threads may wait for a core."""
+SPREAD = 0.05
+"""Relative distance of the 90th percentile from the median that pieces may have."""
+
+
+@dataclass(frozen=True)
+class MachineNoise:
+    """The disturbances that the pieces of work met.
+
+    Args:
+        wait_share: time that threads waited for a core over the wall time.
+        spread: 90th percentile of a piece's time over the median, less 1.
+    """
+
+    pieces: int
+    wait_share: float
+    switches_per_second: float
+    spread: float
+
+    @property
+    def quiet(self) -> bool:
+        """Whether seconds measured here mean something."""
+        return self.wait_share <= WAIT_SHARE and self.spread <= SPREAD
+
+    @property
+    def words(self) -> str:
+        """The verdict in one line."""
+        verdict = "quiet enough to time" if self.quiet else "too noisy to time: other work has the cores"
+        return (
+            f"{verdict} (threads waited {self.wait_share:.1%} of the time, {self.switches_per_second:.0f} involuntary "
+            f"switches a second, 90th percentile {self.spread:.1%} above the median of {self.pieces} pieces)"
+        )
+
+
+def measure_noise(seconds: float = 2.0) -> MachineNoise:
+    """Multiply matrices for so long with the threads that torch has."""
+    matrix = torch.ones(256, 256) / 256
+    for _ in range(5):
+        matrix @ matrix
+    meter = NoiseMeter()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(times) < 10:
+        start = time.perf_counter()
+        for _ in range(4):
+            matrix @ matrix
+        times.append(time.perf_counter() - start)
+    wall = time.perf_counter() - begin
+    waited = meter.read()
+    meter.close()
+    median, high = np.quantile(times, [0.5, 0.9])
+    return MachineNoise(len(times), waited.wait_ns / 1e9 / wall, waited.switches / wall, float(high / median - 1))

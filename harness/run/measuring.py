@@ -27,8 +27,9 @@ from stridebench.harness.plan.estimate import CellCost, CellCosts, assumed, cost
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.plan.suite import duration_words
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import groups
 from stridebench.harness.run.loading import Options, Progress, WarmModels, load_group
 from stridebench.harness.run.passes import settle, timed_pass
@@ -61,12 +62,7 @@ class _HalfSpentError(Exception):
 
 
 class _Watch(Progress):
-    """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other.
-
-    Args:
-        begun: when the run began.
-        budget: of the run, in seconds.
-    """
+    """Keeps how long each cell took for its one prompt, scores included: the cells decode one after the other."""
 
     def __init__(self, begun: float, budget: float) -> None:
         self._begun, self._budget, self._last = begun, budget, begun
@@ -89,15 +85,7 @@ class _Watch(Progress):
         return self._last - self._begun > MOST * self._budget
 
     def check(self, planned: int, others: str) -> None:
-        """Check that a method was measured.
-
-        Args:
-            planned: cells that were to be measured.
-            others: what other processes did.
-
-        Raises:
-            UsageError: there was time for baselines alone.
-        """
+        """Check that a method was measured."""
         if not self.is_over or any(cell.role == "method" for cell in self.took):
             return
         spent = self._last - self._begun
@@ -115,9 +103,6 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
 
     Args:
         begun: when the run began, by ``time.monotonic``; fetching weights does not count.
-
-    Raises:
-        UsageError: no method is measured within `MOST` of the plan's budget.
     """
     fetching = time.monotonic()
     load = noise.busy(*noise.load_and_cores())
@@ -145,7 +130,12 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
             store.release()
     others = _others(load, watch.waited_ns / max(1, watch.steps_ns))
     watch.check(len(probe.runnable), others)
-    unmeasured = _unmeasured(probe, watch, cells)
+    late = [cell for cell in probe.runnable if cell not in watch.took] if watch.is_over else []
+    for cell in late:
+        plain = cells.get(cost_key(probe.baseline(cell)))
+        if cell.role == "floor" and plain is not None:  # a floor costs what its baseline does
+            cells[cost_key(cell)] = plain
+    unmeasured = frozenset({cost_key(cell) for cell in late} - cells.keys())
     costs = CellCosts(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun, unmeasured, others)
     return MeasuredCosts(costs, passes)
 
@@ -155,16 +145,6 @@ def _others(load: str | None, waited: float) -> str:
     threads = f"threads waited for a core for {waited:.0%} of the measured time"
     words = [*([load] if load else []), *([threads] if waited > WAITED else [])]
     return "".join(f"; {one}" for one in words)
-
-
-def _unmeasured(probe: Plan, watch: _Watch, cells: dict[object, CellCost]) -> frozenset[object]:
-    """Return the keys of cells whose turn did not come; a floor costs what its baseline does, which is added."""
-    late = [cell for cell in probe.runnable if cell not in watch.took] if watch.is_over else []
-    for cell in late:
-        plain = cells.get(cost_key(probe.baseline(cell)))
-        if cell.role == "floor" and plain is not None:
-            cells[cost_key(cell)] = plain
-    return frozenset({cost_key(cell) for cell in late} - cells.keys())
 
 
 def _probe(plan: Plan) -> Plan:

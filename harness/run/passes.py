@@ -106,10 +106,6 @@ def measure(backbone: Backbone, prompt: Prompt, threads: Threads, busy: bool) ->
     """Time passes with 1, 2, 4, ... threads, choose, and time windows. Torch keeps the threads that are chosen.
 
     If the suite says how many, these are taken and compared with one.
-
-    Args:
-        prompt: the passes read rows behind it.
-        busy: whether other work disturbs the times.
     """
     one = timed_pass(backbone, prompt, clock_for(backbone.device))
     on_gpu = backbone.device.startswith("cuda")
@@ -235,11 +231,7 @@ def _measured(group: LoadedGroup, prompt: Prompt, threads: Threads) -> Passes:
 
 
 def _of_run(group: LoadedGroup) -> Passes | None:
-    """Return the choice that the run measured before, or None.
-
-    Raises:
-        StoreError: its file is damaged.
-    """
+    """Return the choice that the run measured before, or None; raise StoreError if its file is damaged."""
     body = group.store.notes.passes(*group.cells[0].group)
     try:
         return None if body is None else Passes.of(body)

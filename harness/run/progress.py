@@ -39,8 +39,6 @@ class RunProgress(Progress):
 
     Args:
         console: a terminal gets the table, anything else lines.
-        quiet: show nothing.
-        clock: seconds, for tests.
     """
 
     def __init__(self, console: Console, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:

@@ -72,11 +72,7 @@ def unreplayable(method: Method[Any]) -> str | None:
 
 
 def replay(suite: Mapping[str, Any], texts: Mapping[str, Sequence[Text]], options: Options) -> dict[str, Scores]:
-    """Score each cell of a dumped suite along its texts, with the models as they are now.
-
-    Args:
-        texts: by the cell's id.
-    """
+    """Score each cell of a dumped suite along its texts, with the models as they are now."""
     plan = expand(resolve_again(suite))
     cells = {cell.id: cell for cell in plan.cells if cell.id in texts}
     scores = {name: Scores(error="the suite has no such cell any more") for name in texts if name not in cells}
@@ -119,11 +115,7 @@ def _cell(cell: Cell, prompts: Mapping[str, Prompt], texts: Sequence[Text], mode
 
 
 def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
-    """The value of each position of a text.
-
-    Raises:
-        ContractError: the method fills a canvas.
-    """
+    """Return the value of each position of a text, or raise ContractError if the method fills a canvas."""
     tokens = text.tokens[:POSITIONS]
     draws = SeededDraws(cell.seed, cell.task.name, text.prompt, text.repetition, models.backbone.device)
     run = Run.of(models, cell.sampling, len(tokens) + 1, draws, stop_at_eos=False)

@@ -33,11 +33,7 @@ from stridebench.harness.run.read_prompts import ReadPrompts
 
 
 def checked_scores(task: Task, scores: object) -> dict[str, float]:
-    """The scores of one output as plain numbers.
-
-    Raises:
-        ContractError: a name is missing or unknown, or a value is not a finite number.
-    """
+    """The scores of one output as plain numbers."""
     owner = f"{type(task).__name__}.score"
     if not isinstance(scores, Mapping):
         raise ContractError(f"{owner} returned {scores!r:.200}; return a number for each of its metrics")
@@ -50,11 +46,7 @@ def checked_scores(task: Task, scores: object) -> dict[str, float]:
 
 
 def checked_set_scores(task: Task, scores: object, outputs: int) -> dict[str, SetScore]:
-    """The scores of a set of outputs. One that is left out, and is not optional, has that as its reason.
-
-    Raises:
-        ContractError: they are not a mapping of names to `SetScore`, a name is unknown, or a value is not finite.
-    """
+    """The scores of a set of outputs. One that is left out, and is not optional, has that as its reason."""
     owner = f"{type(task).__name__}.score_set"
     if not isinstance(scores, Mapping):
         raise ContractError(f"{owner} returned {scores!r:.200}; return a SetScore for each metric")
@@ -301,11 +293,7 @@ class Scorer:
         return session
 
     def _score_output(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
-        """Decode the output, keep it if it is a picture or a mesh, and let the task score it.
-
-        Raises:
-            OutputError: the tokens cannot be made an output.
-        """
+        """Decode the output, keep it if it is a picture or a mesh, and let the task score it."""
         grid, task = self._backbone.capabilities.grid, cell.task.task
         if grid is not None and len(sample.tokens) < grid.length:
             return sample  # the suite asked for fewer tokens than a picture has

@@ -41,7 +41,6 @@ class AuditedCell:
     """The audit of one cell, or the reason for its absence.
 
     Args:
-        dtype: in which the distributions were computed.
         setting: backbone, type, temperature and task, as the run's table names them.
     """
 
@@ -64,11 +63,6 @@ def audit_store(store: Store, dtype: str | None, options: Options) -> list[Audit
 
     Args:
         dtype: in which the distributions are computed, or None for that of each cell.
-
-    Raises:
-        UsageError: no cell draws anything, or the suite cannot be read or its prompts had by this installation.
-        StoreError: the weights at hand did not make the outputs.
-        WeightsError: there are none.
     """
     plan = stored_plan(store)
     sealed = set(store.cells())
@@ -85,11 +79,7 @@ def audit_store(store: Store, dtype: str | None, options: Options) -> list[Audit
 
 
 def stored_plan(store: Store) -> Plan:
-    """The plan of a stored run, with its prompts as this installation has them.
-
-    Raises:
-        UsageError: the suite cannot be read.
-    """
+    """The plan of a stored run, with its prompts as this installation has them."""
     suite = store.manifest.suite
     if not suite.model_fields_set:
         raise UsageError(f"{store.path} does not say which suite it ran, so its prompts are not known; run it again")
@@ -97,11 +87,7 @@ def stored_plan(store: Store) -> Plan:
 
 
 def refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
-    """Refuse prompts that are not those of the run.
-
-    Raises:
-        UsageError: they are not.
-    """
+    """Refuse prompts that are not those of the run."""
     stored, here = store.manifest.key.prompts, plan.manifest()["key"]["prompts"]
     for task in dict.fromkeys(cell.task for cell in cells):
         if stored.get(task.title) != here[task.title]:
@@ -175,11 +161,7 @@ FOLDER = "attached"
 
 
 def stored_outputs(store: Store, cell: str) -> list[Stored]:
-    """The outputs of a cell that did not fail, in the order of its prompts.
-
-    Raises:
-        UsageError: it has no outputs, or the prompts at hand are not those of the run.
-    """
+    """The outputs of a cell that did not fail, in the order of its prompts."""
     plan, samples = stored_plan(store), store.cell(cell).samples
     planned = plan.by_id.get(cell)
     if planned is None:
@@ -201,18 +183,7 @@ def stored_outputs(store: Store, cell: str) -> list[Stored]:
 
 
 def attach(store: Store, cell: str, layout: str, reader: Layout, files: Mapping[str, Path]) -> dict[str, SetScore]:
-    """Make the results in files scores of a cell, and keep the files in the run with their sha256.
-
-    Args:
-        store: the run.
-        cell: id of a finished cell.
-        layout: name of the layout.
-        reader: of that name.
-        files: see `Layout.read`.
-
-    Raises:
-        UsageError: a file is missing or malformed, or has results of other outputs; nothing is written then.
-    """
+    """Make the results in files scores of a cell, and keep the files in the run with their sha256."""
     scores = reader.read(files, stored_outputs(store, cell))
     kept = []
     for key, path in files.items():

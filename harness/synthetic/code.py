@@ -27,12 +27,7 @@ SYLLABLES = ("ba", "co", "de", "fi", "lo", "mu", "na", "ra", "se", "ti", "un", "
 
 @dataclass(frozen=True)
 class Sketch:
-    """A function before it is written out.
-
-    Args:
-        lines: its body, without the indent.
-        arguments: draws the arguments of one call.
-    """
+    """A function before it is written out."""
 
     name: str
     names: tuple[str, ...]

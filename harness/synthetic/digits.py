@@ -44,11 +44,7 @@ def _all() -> Digits:
 
 
 def load(split: str) -> Digits:
-    """Return the real digits of a split, always in the same order.
-
-    Raises:
-        UsageError: the split is unknown.
-    """
+    """Return the real digits of a split, always in the same order, or raise UsageError if the split is unknown."""
     if split not in SPLITS:
         raise UsageError(f"there is no split {split!r} of the digits; choose one of {', '.join(SPLITS)}")
     digits = _all()
@@ -67,11 +63,7 @@ def picture(levels: UInt8[np.ndarray, "8 8"]) -> Picture:
 
 
 def levels(image: Picture) -> UInt8[np.ndarray, "8 8"]:
-    """The levels nearest to the pixels of a picture.
-
-    Raises:
-        OutputError: it is not of 8x8 pixels.
-    """
+    """Return the levels nearest to the pixels of a picture, or raise OutputError if it is not of 8x8 pixels."""
     if image.pixels.shape[:2] != (SIDE, SIDE):
         height, width = image.pixels.shape[:2]
         raise OutputError(f"a digit has {SIDE}x{SIDE} pixels and this picture {height}x{width}")

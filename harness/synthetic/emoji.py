@@ -89,8 +89,6 @@ class Thing:
     """An object.
 
     Args:
-        kind: one of ``KINDS``.
-        colour: one of ``COLOURS``.
         row: of its upper left corner, in lattice steps of 8 pixels.
     """
 
@@ -110,8 +108,6 @@ class EmojiScene:
     """One to four objects on a background.
 
     Args:
-        family: one of ``FAMILIES``.
-        things: objects that do not overlap.
         relation: how the first of two different objects stands to the second; "" for equal objects.
     """
 
@@ -126,9 +122,6 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
 
     The hash of a composition (objects, places, background pattern and colours) decides its split, so no composition is
     in both splits, whatever the generators' seeds.
-
-    Raises:
-        UsageError: the split or the family is unknown.
     """
     if split not in SPLITS or family not in (None, *FAMILIES):
         raise UsageError(
@@ -247,11 +240,7 @@ def specification(drawn: EmojiScene) -> dict[str, object]:
 
 
 def render(drawn: EmojiScene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
-    """Pixels of a scene at 64 or, from sprites of half the side, at 32 pixels.
-
-    Raises:
-        UsageError: another size.
-    """
+    """Return the pixels of a scene at 64 or, from sprites of half the side, at 32 pixels; refuse other sizes."""
     if size not in SIZES:
         raise UsageError(f"a scene is drawn at {' or '.join(map(str, SIZES))} pixels, not at {size}")
     pixels = paint(drawn.ground)

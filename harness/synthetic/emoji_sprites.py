@@ -123,8 +123,6 @@ class Ground:
 
     Args:
         pattern: gradient, mosaic, stripes or checks.
-        near: index of its first colour in ``PALETTE``.
-        far: index of its second colour.
         direction: 0 to 7, in eighths of a turn; stripes lie or stand.
     """
 

@@ -31,7 +31,6 @@ class FurnitureDice:
     """Draws the parameters of a shape.
 
     Args:
-        random: source of the draws.
         split: "train" or "test"; their lengths are disjoint.
     """
 
@@ -270,12 +269,8 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
     """Draw a shape in [-1, 1] with z upwards.
 
     Args:
-        random: source of all draws.
         split: "train" or "test".
         level: 0 to 2; drawn by ``LEVELS`` if None.
-
-    Raises:
-        UsageError: no such split or level.
     """
     if split not in SPLITS or level not in (None, *range(len(LEVELS))):
         raise UsageError(f"furniture has the splits {', '.join(SPLITS)} and levels 0 to 2; found {split!r}, {level!r}")

@@ -61,11 +61,7 @@ def joined(parts: Sequence[Mesh]) -> Mesh:
 
 
 def normalise(mesh: Mesh, longest: float = 1.9) -> Mesh:
-    """Centre the bounding box at the origin and scale its longest side.
-
-    Raises:
-        UsageError: a coordinate is not finite, or the mesh is a point.
-    """
+    """Centre the bounding box at the origin and scale its longest side."""
     low, high = mesh.vertices.min(0), mesh.vertices.max(0)
     extent = float((high - low).max())
     if not np.isfinite(mesh.vertices).all() or extent <= 0:
@@ -74,11 +70,7 @@ def normalise(mesh: Mesh, longest: float = 1.9) -> Mesh:
 
 
 def points(mesh: Mesh, n: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Return ``n`` points of the surface, uniform by area, each with the unit normal of its face: float32 [n, 6].
-
-    Raises:
-        UsageError: the area of the mesh is 0.
-    """
+    """Return ``n`` points of the surface, uniform by area, each with the unit normal of its face: float32 [n, 6]."""
     corners = mesh.vertices[mesh.faces].astype(np.float64)
     along, across = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
     normals = np.cross(along, across)

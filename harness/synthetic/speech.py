@@ -70,11 +70,7 @@ class Utterance(NamedTuple):
 
 
 def utterances(root: Path) -> list[Utterance]:
-    """Return all utterances, by speaker, chapter and number.
-
-    Raises:
-        UsageError: ``root`` lacks transcripts, a line is malformed, or a recording is missing.
-    """
+    """Return all utterances, by speaker, chapter and number."""
     files = sorted(root.glob("*/*/*.trans.txt"))
     if not files:
         raise UsageError(
@@ -113,9 +109,6 @@ def recordings_folder() -> Path:
     """Return the recordings to train on.
 
     They are in $STRIDE_RECORDINGS, else in LibriSpeech/train-clean-100 in the data folder.
-
-    Raises:
-        DataMissing: the folder is missing.
     """
     cache = os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench"
     folder = os.environ.get(NAMED)
@@ -141,11 +134,7 @@ def digest(text: str) -> str:
 
 
 def read_sound(path: Path) -> Float[np.ndarray, " samples"]:
-    """Samples of a mono recording at 16 kHz, float32 between -1 and 1: 16-bit WAV, or FLAC through soundfile.
-
-    Raises:
-        UsageError: it is damaged, of another rate or has several channels; or soundfile is not installed.
-    """
+    """Samples of a mono recording at 16 kHz, float32 between -1 and 1: 16-bit WAV, or FLAC through soundfile."""
     try:
         samples, rate = _read_wav(path) if path.suffix == ".wav" else _read_flac(path)
     except (OSError, EOFError, RuntimeError, ValueError, wave.Error) as error:

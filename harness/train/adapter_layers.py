@@ -52,14 +52,10 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
     """The measures of each prompt: means over the tokens of its greedy continuation.
 
     Args:
-        backbone: meets ``NEEDS``.
         new: tokens a prompt; fewer if the text ends before.
 
     Returns:
         ``MEASURES`` by (layer, prompt, repetition).
-
-    Raises:
-        UsageError: a prompt leaves no room for a token, or the backbone cannot read it.
     """
     draws = SeededDraws(0, "layers", "", 0, backbone.device)
     passages = Teacher(backbone).continued(prompts, new, Sampling(0.0), draws)

@@ -38,11 +38,7 @@ class Workers:
 
     @classmethod
     def of_environment(cls) -> Workers:
-        """Those that the launcher tells.
-
-        Raises:
-            UsageError: its variables are not whole numbers, or do not fit each other.
-        """
+        """Those that the launcher tells."""
         texts = {
             key: os.environ.get(key, text) for key, text in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
         }
@@ -63,11 +59,7 @@ class Workers:
         return f"cuda:{self.local}" if device == "cuda" and self.count > 1 else device
 
     def join(self, device: str) -> None:
-        """Wait for the other processes; alone, do nothing.
-
-        Raises:
-            UsageError: they cannot be reached.
-        """
+        """Wait for the other processes; alone, do nothing, or raise UsageError if they cannot be reached."""
         if self.count == 1 or distributed.is_initialized():
             return
         cuda = device.startswith("cuda")

@@ -45,11 +45,7 @@ class Tuning:
 
 
 def with_low_rank(model: Any, tuning: Tuning, target_modules: str) -> Any:
-    """A model whose weights are frozen and whose target modules have low-rank matrices.
-
-    Raises:
-        PackageMissing: peft is not installed.
-    """
+    """A model whose weights are frozen and whose target modules have low-rank matrices."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
@@ -158,9 +154,6 @@ POINT_LINEARS = r"decoder\.layers\.\d+\.1\.(to_q|to_k|to_v|to_out|ff\.0\.proj|ff
 class FinetunedBPT(nn.Module):
     """The model of a preset of BPT, used as `FinetunedMesh` is. Its encoder of points stays frozen.
 
-    Args:
-        name: of a backbone of the adapter point_mesh.
-
     Raises:
         WeightsError: its weights cannot be had.
         UsageError: the rank is 0, or peft is not installed.
@@ -211,17 +204,7 @@ class FinetunedBPT(nn.Module):
 
 
 def finetuned(name: str, tuning: Tuning, device: str = "cpu") -> FinetunedMesh | FinetunedBPT:
-    """The decoder of a backbone, ready to learn.
-
-    Args:
-        name: of a preset, a folder or a stand-in.
-        tuning: how it learns.
-        device: that it will learn on.
-
-    Raises:
-        UsageError: it is not a decoder of meshes whose layers can learn, or learns on the CPU alone.
-        WeightsError: its weights cannot be had.
-    """
+    """The decoder of a backbone, ready to learn."""
     presets.fetch(name)
     spec = presets.resolve(name)
     if spec.adapter == "point_mesh" and spec.params["architecture"] == "bpt":
@@ -262,10 +245,6 @@ class TextPass(NamedTuple):
 
 class FinetunedText(nn.Module):
     """A backbone that learns, and the base model, which is not part of the state.
-
-    Args:
-        name: of a backbone of the adapter hf_causal.
-        tuning: how it learns.
 
     Raises:
         UsageError: the backbone is of another adapter, or peft is needed and not installed.

@@ -42,11 +42,7 @@ from stridebench.harness.train.windows import Windows
 
 
 class WindowedTokens(NamedTuple):
-    """The input of a pass of a frozen model.
-
-    Args:
-        places: positions.
-    """
+    """The input of a pass of a frozen model."""
 
     ids: Int[Tensor, " N"]
     windows: Windows
@@ -63,8 +59,6 @@ class FrozenModel(ABC):
     """The model.
 
     Attributes:
-        linears: layers that may have low-rank matrices, by name.
-        task: peft's name of the model's task.
         hears: samples of the longest recording that it reads; 0: it reads none.
     """
 
@@ -80,11 +74,7 @@ class FrozenModel(ABC):
 
     @abstractmethod
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:
-        """The greedy transcript of a recording.
-
-        Raises:
-            UsageError: the model reads no recordings.
-        """
+        """Return the greedy transcript of a recording, or raise UsageError if the model reads no recordings."""
 
 
 @final
@@ -129,10 +119,6 @@ FLOOR = -1e4
 @final
 class FrozenSpeech(FrozenModel):
     """A Whisper: in fp32 for the adapter, and in bf16 to encode and transcribe recordings.
-
-    Args:
-        device: cpu.
-        dtype: fp32.
 
     Raises:
         UsageError: another device.
@@ -223,7 +209,6 @@ class GatedLora(nn.Module):
     """The matrices. The frozen model is not part of their state.
 
     Args:
-        name: of a backbone of the adapter hf_causal or whisper.
         alpha: their product is scaled by alpha / rank.
         layers: first and last layer with matrices; all if None.
         place: of the frozen model. The matrices are in fp32.

@@ -68,12 +68,7 @@ class TaskPlan(AnyPlan):
     dtype: str = "bf16"
 
     def passages(self, backbone: str) -> Passages:
-        """Return the backbone's texts after the prompts, which the cache keeps.
-
-        Raises:
-            UsageError: there are fewer than two prompts, or the backbone cannot read one.
-            WeightsError: its weights cannot be had.
-        """
+        """Return the backbone's texts after the prompts, which the cache keeps."""
         train, check = self.sides()
         teacher = Teacher.load(backbone, self.dtype, self.device)
         if self.prefixes:
@@ -81,11 +76,7 @@ class TaskPlan(AnyPlan):
         return Passages(teacher, self._written(teacher, train, "train"), self._written(teacher, check, "development"))
 
     def sides(self) -> tuple[list[Prompt], list[Prompt]]:
-        """Prompts to train on and to check on.
-
-        Raises:
-            UsageError: there are fewer than two.
-        """
+        """Return the prompts to train on and to check on, or raise UsageError if there are fewer than two."""
         prompts = list(TASKS.get(self.task)(**self.params).prompts())[: self.limit or None]
         if len(prompts) < 2:
             raise UsageError(f"the data {self.task} has {len(prompts)} prompt; give two or more, one of them to check")
@@ -99,11 +90,7 @@ class TaskPlan(AnyPlan):
         return hashlib.sha256(json.dumps(answers).encode() + contents).hexdigest()
 
     def _cut(self, teacher: Teacher, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prefixes x_{1:i} of each prompt with its reference answer; i from 1.
-
-        Raises:
-            UsageError: a prompt is not a text.
-        """
+        """The prefixes x_{1:i} of each prompt with its reference answer; i from 1."""
         room = self.longest or teacher.capabilities.context
         cut = []
         for prompt in prompts:
@@ -152,11 +139,7 @@ def _contents(prompts: Sequence[Prompt]) -> bytes:
 
 
 def expanded(name: str, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings with a schedule replaced by the settings that it stands for.
-
-    Raises:
-        UsageError: the schedule is unknown.
-    """
+    """Return settings with a schedule replaced by the settings that it stands for."""
     own = dict(settings)
     if (schedule := own.pop("schedule", None)) is None:
         return own
@@ -172,11 +155,7 @@ def settled(name: str, recipe: Recipe, plan: TaskPlan | PicturePlan, settings: M
     """Settings with epochs and shares replaced by ``steps`` and ``warmup``.
 
     Args:
-        recipe: with its default settings.
         plan: of the passages, which are counted and not made.
-
-    Raises:
-        UsageError: the steps of the recipe do not count passages.
     """
     own = dict(settings)
     epochs, share = own.pop("epochs", None), own.pop("warmup_share", None)
@@ -217,13 +196,15 @@ def general(name: str, backbone: str, plan: TaskPlan | PicturePlan, settings: Ma
     Args:
         backbone: a preset, folder, hub or tiny name.
         settings: fields of the recipe, and of the plan behind ``data.``; see also `harness.train.general`.
-
-    Raises:
-        UsageError: an unknown name or setting, a value of another kind, or not enough memory.
     """
     load_recipes()
     recipe = GENERAL_RECIPES.get(name)
-    _check_backbone(name, recipe.kind, backbone)
+    lacking = [need for need in NEEDS.get(recipe.kind, ()) if need not in presets.resolve(backbone).meets()]
+    if lacking:
+        raise UsageError(
+            f"the recipe {name} needs {' and '.join(need.value for need in lacking)}, and {backbone} does not offer "
+            f"{', '.join(need.name for need in lacking)}; `stride list matrix` shows what runs on it"
+        )
     settings = expanded(name, recipe, settings)
     data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
     own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
@@ -241,16 +222,6 @@ def shipped_settings() -> Mapping[str, Mapping[str, Any]]:
     """Return the settings of the trainings of shipped components, with the name of a recipe and of its data."""
     settings: Mapping[str, Mapping[str, Any]] = load(shipped("recipes.yaml").read_text(encoding="utf-8"))
     return settings
-
-
-def _check_backbone(name: str, kind: str, backbone: str) -> None:
-    """Refuse a backbone that the recipe cannot read, before passages are written with it."""
-    lacking = [need for need in NEEDS.get(kind, ()) if need not in presets.resolve(backbone).meets()]
-    if lacking:
-        raise UsageError(
-            f"the recipe {name} needs {' and '.join(need.value for need in lacking)}, and {backbone} does not offer "
-            f"{', '.join(need.name for need in lacking)}; `stride list matrix` shows what runs on it"
-        )
 
 
 def _possible(key: str, value: float, usual: Any) -> bool:

@@ -65,12 +65,7 @@ def train(
     ``card.json`` (figures, loss curve, hours, hashes).
 
     Args:
-        requirements: the folder of each recipe in ``recipe.requires``.
         minutes: after which the training stops unfinished, or None for no limit.
-        watch: called after every step.
-
-    Raises:
-        UsageError: the checkpoint in ``folder`` is of another recipe, seed, data or settings, or cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     workers, device = Workers.of_environment(), str(getattr(recipe, "device", "cpu"))
@@ -245,11 +240,7 @@ class _State:
 
 
 def _checkpoint(path: Path, name: str, seed: int, settings: Mapping[str, Any]) -> Checkpoint | None:
-    """Return the checkpoint of the same training, or None if there is none.
-
-    Raises:
-        UsageError: it is of another recipe, seed, data or settings, or cannot be read.
-    """
+    """Return the checkpoint of the same training, or None if there is none."""
     if not path.exists():
         return None
     try:

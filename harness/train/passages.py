@@ -33,7 +33,7 @@ from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.record import files
 from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.harness.train.windows import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
@@ -57,11 +57,6 @@ class PassagePlan:
     """What `passages_of` generates.
 
     Args:
-        source: where prompts come from.
-        train: batches of the training side.
-        development: batches of the development side.
-        rows: passages of a batch.
-        new: tokens added at most; a picture has a fixed number.
         temperature: by default ``TEMPERATURES`` for text, and 1 for pictures.
     """
 
@@ -108,12 +103,7 @@ class AnyPlan(ABC):
 
 
 def passages_of(backbone: str, plan: PassagePlan | AnyPlan) -> Passages:
-    """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error.
-
-    Raises:
-        UsageError: the backbone is unknown, or the plan asks for more prompts than there are.
-        WeightsError: the backbone's weights cannot be had.
-    """
+    """Return the passages of a plan, generated if the cache does not hold them; progress goes to standard error."""
     if not isinstance(plan, PassagePlan):
         return plan.passages(backbone)
     teacher = Teacher.load(backbone)
@@ -156,16 +146,7 @@ def _passages_of_side(teacher: Teacher, plan: PassagePlan, side: Side) -> list[P
 
 @dataclass(frozen=True)
 class TextPlan:
-    """The texts that `texts_of` generates. ``batches`` and ``checks`` may grow: texts of earlier calls are reused.
-
-    Args:
-        rows: texts of a training batch.
-        few: texts of a held-out batch.
-        top: probabilities kept at a position.
-        procedural: prefixes that are heads of synthetic programs.
-        batches: training batches.
-        checks: held-out batches.
-    """
+    """The texts that `texts_of` generates. ``batches`` and ``checks`` may grow: texts of earlier calls are reused."""
 
     rows: int = 64
     few: int = 16
@@ -190,8 +171,6 @@ class TextBatch:
     The end of text is never chosen, so every text is full. Its probability is kept with the others.
 
     Args:
-        tokens: prefixes and the teacher's continuation.
-        start: length of the prefixes.
         ids: the K most probable tokens at each position.
     """
 
@@ -210,15 +189,7 @@ class Texts:
 
 
 def texts_of(name: str, source: Any, plan: TextPlan) -> Texts:
-    """Return a language model's texts, generated if the cache does not hold them.
-
-    Args:
-        source: of its weights, as in a preset.
-
-    Raises:
-        WeightsError: the teacher's weights are not on this machine.
-        UsageError: too few prefixes share their length.
-    """
+    """Return a language model's texts, generated if the cache does not hold them."""
     folder = sources.locate(name, sources.parse(name, source))
     home = cache_folder() / "texts" / f"{name}-{plan.digest(sources.digest(folder))}"
     training = [home / f"train-{number:03}.npz" for number in range(plan.batches)]
@@ -243,11 +214,7 @@ def _generate(name: str, folder: Path, plan: TextPlan, checks: Sequence[Path], t
 
 
 def batched(ids: Sequence[list[int]], most: int, rows: int, count: int) -> list[list[list[int]]]:
-    """``count`` batches of prefixes of equal length, in the order in which they fill up.
-
-    Raises:
-        UsageError: too few prefixes share their length.
-    """
+    """``count`` batches of prefixes of equal length, in the order in which they fill up."""
     lengths: dict[int, list[list[int]]] = {}
     batches: list[list[list[int]]] = []
     for prefix in ids:

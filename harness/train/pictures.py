@@ -43,7 +43,6 @@ class PicturePlan(AnyPlan):
     """Pictures that the backbone's tokenizer turns into tokens; every eighth is of the development side.
 
     Args:
-        folder: see the module.
         limit: pictures used; 0: all.
     """
 
@@ -54,11 +53,7 @@ class PicturePlan(AnyPlan):
     task: str = field(default="pictures", init=False)
 
     def sides(self) -> tuple[list[Captioned], list[Captioned]]:
-        """Pictures to train on and to check on.
-
-        Raises:
-            UsageError: there are fewer than two, or a line of the captions is wrong.
-        """
+        """Pictures to train on and to check on."""
         pictures = read_folder(self.folder)[: self.limit or None]
         if len(pictures) < 2:
             raise UsageError(f"{self.folder} has {len(pictures)} pictures; give two or more, one of them to check")
@@ -71,23 +66,14 @@ class PicturePlan(AnyPlan):
         return hashlib.sha256(json.dumps(pictures).encode()).hexdigest()
 
     def passages(self, backbone: str) -> Passages:
-        """Each caption with the tokens of its picture, cut to a square and resized to the backbone's pictures.
-
-        Raises:
-            UsageError: the backbone makes no pictures or has no encoder, or a picture has no caption.
-            WeightsError: its weights cannot be had.
-        """
+        """Each caption with the tokens of its picture, cut to a square and resized to the backbone's pictures."""
         teacher = Teacher.load(backbone, self.dtype, self.device)
         train, check = ([_passage(teacher, picture) for picture in side] for side in self.sides())
         return Passages(teacher, train, check)
 
 
 def read_folder(folder: Path) -> list[Captioned]:
-    """The pictures of a folder in the order of their names, or of ``metadata.jsonl``.
-
-    Raises:
-        UsageError: the folder does not exist, or the file of a line does not.
-    """
+    """The pictures of a folder in the order of their names, or of ``metadata.jsonl``."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give one of pictures and captions")
     if (folder / METADATA).is_file():
@@ -115,11 +101,7 @@ def _listed(path: Path) -> Iterator[Captioned]:
 
 
 def square(path: Path, side: int) -> UInt8[np.ndarray, "S S 3"]:
-    """A picture, cut to the square in its middle and resized.
-
-    Raises:
-        UsageError: the file is not a picture.
-    """
+    """Return a picture, cut to the square in its middle and resized, or raise UsageError if it is not one."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -135,11 +117,7 @@ def signed(pictures: UInt8[Tensor, "B S S 3"]) -> Float[Tensor, "B 3 S S"]:
 
 
 def side_of_pictures(teacher: Teacher) -> int:
-    """Pixels a side of the backbone's pictures.
-
-    Raises:
-        UsageError: it makes none, they are not square, or it has no encoder.
-    """
+    """Pixels a side of the backbone's pictures."""
     grid, name = teacher.capabilities.grid, teacher.backbone.name
     if grid is None or not hasattr(teacher.backbone, "tokenizer"):
         raise UsageError(f"{name} makes no pictures; pictures are data of models that do")

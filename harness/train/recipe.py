@@ -39,17 +39,12 @@ class Recipe(ABC):
         kind: of its result: backbone, scorer, drafter, heads, samplers or adapter.
         serves: the backbones that its result is for, if its name does not end in one.
         tunes: whether it tunes the backbone too, so that its result is for the tuned one.
-        summary: one line for lists.
-        source: of the data, with its licence.
         requires: names of the recipes whose results `build` reads.
-        steps: optimiser steps.
         hours: CPU hours at most; a training that has spent them is finished. `stride train` lists them.
         rate: peak learning rate.
         warmup: steps over which the rate rises.
         fall: share of the steps, at the end, over which the rate falls as a cosine.
         floor: share of the peak rate that the cosine ends at; it is never below a hundredth.
-        decay: AdamW's weight decay.
-        betas: AdamW's.
         clip: largest norm of the gradient.
         average: decay of the moving average of the weights, which is exported; 0: the last weights are exported.
         muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
@@ -81,11 +76,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """A new model. The loop has seeded torch.
-
-        Args:
-            requirements: the folder of each recipe in ``requires``.
-        """
+        """A new model. The loop has seeded torch."""
 
     @abstractmethod
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:

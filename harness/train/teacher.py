@@ -22,7 +22,7 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 
 
@@ -30,8 +30,6 @@ class Passage(NamedTuple):
     """A prompt and its continuation.
 
     Args:
-        tokens: ids of both.
-        start: length of the prompt.
         text: of the prompt, for backbones that read nothing else.
     """
 
@@ -55,12 +53,7 @@ class Teacher:
 
     @classmethod
     def load(cls, name: str, dtype: str = "bf16", device: str = "cpu") -> Teacher:
-        """Return the backbone of a name, fetched if it is not on this machine yet.
-
-        Raises:
-            UsageError: the name is unknown.
-            WeightsError: its weights cannot be had.
-        """
+        """Return the backbone of a name, fetched if it is not on this machine yet."""
         return cls(presets.load(name, dtype, device))
 
     @property
@@ -79,11 +72,7 @@ class Teacher:
 
         Args:
             new: tokens at most; a text ends with its end-of-text token, a picture when it is complete.
-            sampling: how a token is drawn.
             draws: asked for one categorical token of each row in a pass.
-
-        Raises:
-            UsageError: a prompt leaves no room for a token, or the backbone cannot read it.
         """
         rows = [self._open(prompt, new) for prompt in prompts]
         while alive := [row for row in rows if row.room > 0]:
@@ -96,11 +85,7 @@ class Teacher:
         return [Passage(tuple(row.tokens), row.start, prompt.condition, prompt.text) for row, prompt in pairs]
 
     def condition(self, passage: Passage) -> Float[Tensor, "M C"]:
-        """Return the rows into which the backbone encodes a passage's condition.
-
-        Raises:
-            UsageError: the backbone offers no such rows, or cannot read the condition.
-        """
+        """Return the rows into which the backbone encodes a passage's condition."""
         condition = self._encode(passage).condition
         if condition is None:
             raise UsageError(f"the backbone {self.backbone.name!r} lends no condition; take one that meets CONDITION")
@@ -111,7 +96,6 @@ class Teacher:
         """One pass over a whole passage.
 
         Args:
-            taps: layers whose hidden rows are returned.
             logits: whether the logits of every entry are returned too. On a guided backbone those of the prompt are of
                 the conditional branch alone.
         """

@@ -33,9 +33,6 @@ def make(plan: Plan, tell: Callable[[str], None]) -> Plan:
     """Train the components that cells of stand-ins lack; return the plan without the cells that must do without.
 
     A component whose training needs a package that is not installed is a reason to skip its cells.
-
-    Args:
-        tell: gets a line before each training.
     """
     absent: dict[tuple[tuple[str, str], str], str] = {}
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
@@ -64,11 +61,7 @@ def _parts(cell: Cell) -> list[tuple[str, str]]:
 
 
 def _forget_other_weights(name: str, backbone: str, tuned: bool) -> None:
-    """Delete a component that was trained for another stand-in of this name; it takes seconds to train again.
-
-    Args:
-        tuned: whether the component holds low-rank matrices of the backbone, which state the backbone's weights.
-    """
+    """Delete a component that was trained for another stand-in of this name; it takes seconds to train again."""
     folder = discover.trained(f"{name}-{backbone}")
     tied = discover.tied_fingerprint(folder / "backbone" if tuned else folder)
     if tied and tied != _fingerprint(backbone):

@@ -176,11 +176,7 @@ def held_out(prefix: str) -> bool:
 
 @lru_cache(maxsize=4)
 def prompts(source: Source, seed: int, side: Side, count: int) -> tuple[str, ...]:
-    """The first texts of one side in the order of a seed; all different, except those of digits.
-
-    Raises:
-        UsageError: the source has fewer prompts.
-    """
+    """The first texts of one side in the order of a seed; all different, except those of digits."""
     if source == "digits":
         return tuple(digits.caption(index % digits.CLASSES) for index in range(count))
     texts: dict[str, None] = {}

@@ -67,7 +67,6 @@ def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Map
     """Put tensors into a module.
 
     Args:
-        state: under the module's names.
         read: the published names behind each of the module's, for messages.
 
     Raises:
@@ -94,11 +93,7 @@ def fill(folder: Path, module: nn.Module, state: Mapping[str, Tensor], read: Map
 
 
 def check_finite(folder: Path, module: nn.Module) -> None:
-    """Refuse weights that draft nothing.
-
-    Raises:
-        WeightsError: one is NaN or infinite.
-    """
+    """Refuse weights that draft nothing."""
     state = {key: value for key, value in module.state_dict().items() if not value.is_meta}
     damaged = [key for key, value in state.items() if not bool(value.isfinite().all())]
     if damaged:

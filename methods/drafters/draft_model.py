@@ -61,8 +61,6 @@ class DraftLength:
         """Return the policy ``NAME`` or ``NAME:NUMBER``; ``table:1=8,4=3`` lists batch sizes and most tokens.
 
         Args:
-            method: whose parameter it is, for errors.
-            most: tokens of a draft.
             has_law: false for drafters that propose point masses.
 
         Raises:
@@ -141,7 +139,6 @@ class ModelDrafter:
     """Draws ``gamma`` tokens from a drafter's distribution, warped as the target's.
 
     Args:
-        session: of the drafter, on the same prompt.
         gamma: drafts a step, fewer near the end.
         length: ends a draft before that. By `p_min` the most probable tokens are drafted, as point masses.
         coupled: draw by the clocks of each position, as a target does that is verified by them.
@@ -200,7 +197,6 @@ def check_shapes(folder: Path, run: Run, width: int, vocabulary: int) -> None:
     """Reject a published drafter whose sizes are not the target's.
 
     Args:
-        width: of the rows that it reads.
         vocabulary: ids that it knows; 0: any.
 
     Raises:
@@ -278,9 +274,7 @@ class BranchingDrafter:
     """Grows a tree in as many passes of each drafter as it has levels.
 
     Args:
-        sessions: of the drafters, on the same prompt.
         widths: w of each level.
-        replacement: of a drafter's draws.
         continuations: k, which are merged as far as they begin alike; 0 for a tree.
         shape: of the last tree, with all drafters' nodes.
     """

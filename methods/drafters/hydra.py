@@ -85,11 +85,7 @@ class HydraNet(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> HydraNet:
-        """Return the heads of a published folder, in fp32.
-
-        Raises:
-            WeightsError: a key is missing, unknown or misshapen, or the heads are of another kind.
-        """
+        """Return the heads of a published folder, in fp32."""
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -147,14 +143,7 @@ def _own(folder: Path, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 
 @dataclass(frozen=True)
 class HydraDrafter:
-    """Heads, the target's embedding and the form of the trees; opened in every step, from cached weights.
-
-    Args:
-        name: of the heads.
-        net: in the target's type.
-        embed: vectors of ids.
-        shape: of the tree.
-    """
+    """Heads, the target's embedding and the form of the trees; opened in every step, from cached weights."""
 
     name: str
     net: HydraNet
@@ -163,11 +152,7 @@ class HydraDrafter:
 
     @classmethod
     def open(cls, run: Run, name: str, tree: str, nodes: int) -> HydraDrafter:
-        """Open the heads of this folder, with a published tree or the best one of ``nodes`` nodes.
-
-        Raises:
-            WeightsError: they are not there, or made for another target. UsageError: the target is guided.
-        """
+        """Open the heads of this folder, with a published tree or the best one of ``nodes`` nodes."""
         if run.capabilities.branches > 1:
             raise UsageError(f"{run.backbone} is guided and Hydra's heads have one branch: take a target at guidance 1")
         folder = run.component("drafter", name)

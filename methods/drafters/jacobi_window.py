@@ -34,8 +34,6 @@ class Initialiser:
 
     Args:
         name: see `JacobiWindow.fill`.
-        ids: that a position may take.
-        uniform: the uniform distribution over them.
     """
 
     name: Init
@@ -44,11 +42,7 @@ class Initialiser:
 
     @classmethod
     def of(cls, run: Run, name: Init) -> Initialiser:
-        """Return the initialisation of this name.
-
-        Raises:
-            UsageError: it looks at the row above, and the tokens form no rows.
-        """
+        """Return the initialisation of this name."""
         if name in VERTICAL and run.capabilities.grid is None:
             raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
         ids = torch.tensor(run.capabilities.cell_ids, device=run.target.device)
@@ -123,7 +117,6 @@ class JacobiWindow:
     Args:
         size: most drafts in the window; a picture or a budget with less room has fewer.
         init: what fills empty positions (see `fill`).
-        tokens: the drafts.
         probs: the distribution that each draft was drawn from.
         reused: marks drafts that were carried over rather than drawn again.
         past: distributions that the last emitted tokens were drawn from, as far back as ``init`` looks; none of the
@@ -139,11 +132,7 @@ class JacobiWindow:
 
     @classmethod
     def empty(cls, run: Run, size: int, init: Init) -> JacobiWindow:
-        """No drafts yet.
-
-        Raises:
-            UsageError: ``init`` looks at the row above, and the tokens form no rows.
-        """
+        """Return an empty window, or raise UsageError if ``init`` looks at the row above and there are no rows."""
         tokens = run.nothing.tokens
         probs = tokens.new_zeros(0, run.capabilities.vocabulary, dtype=torch.float64)
         return cls(size, Initialiser.of(run, init), tokens, probs, tokens.bool(), probs)
@@ -212,7 +201,6 @@ class JacobiWindow:
 
         Args:
             p: R = L + 1 rows of the pass. Row i is the distribution at draft i, row L that behind the window.
-            refine: makes the next window.
         """
         begin = accepted + 1
         self._remember(run, p[:begin])

@@ -51,11 +51,7 @@ class SamplerShape:
     more: int = 0  # residual blocks of a second stage, which doubles r = 2 to 4; 0: there is one stage
 
     def stages(self) -> tuple[SamplerShape, ...]:
-        """Return the shape of each stage, from the small scale up.
-
-        Raises:
-            ValueError: two stages of another factor than 4.
-        """
+        """Return the shape of each stage, from the small scale up."""
         if not self.more:
             return (self,)
         if self.factor != 4:
@@ -82,11 +78,7 @@ class Pair(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Pair:
-        """Return the pair in a folder, in fp32.
-
-        Raises:
-            WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
-        """
+        """Return the pair in a folder, in fp32."""
         try:
             model = cls(SamplerShape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
             model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
@@ -185,11 +177,7 @@ class Samplers:
 
     @classmethod
     def load(cls, folder: Path, codebook: Float[Tensor, "V C"]) -> Samplers:
-        """Return the trained samplers of a folder, on the device of ``codebook``.
-
-        Raises:
-            WeightsError: the folder holds no samplers, damaged ones, or those of another codebook.
-        """
+        """Return the trained samplers of a folder, on the device of ``codebook``."""
         pair = Pair.load(folder)
         if pair.codebook.shape != codebook.shape:
             raise WeightsError(
@@ -210,11 +198,7 @@ class Samplers:
 
     @classmethod
     def untrained(cls, kind: str, codebook: Float[Tensor, "V C"], factor: int = 2) -> Samplers:
-        """Return the control: up by ``repeat`` (ids r x r times) or ``bilinear`` (of the vectors); down by the mean.
-
-        Raises:
-            UsageError: another kind, or a factor below 2.
-        """
+        """Return the control: up by ``repeat`` (ids r x r times) or ``bilinear`` (of the vectors); down by the mean."""
         if kind not in ("repeat", "bilinear"):
             raise UsageError(f"there are no untrained samplers {kind!r}; choose repeat or bilinear")
         if factor < 2:

@@ -25,9 +25,7 @@ class TreeShape:
     """A tree of a fixed form, level by level.
 
     Args:
-        parents: of each node.
         ranks: which child of its parent it is, from 0.
-        sizes: nodes of each level.
     """
 
     parents: Int[Tensor, " K"]
@@ -60,11 +58,7 @@ class TreeShape:
 
 
 def template(paths: Sequence[Sequence[int]]) -> TreeShape:
-    """Return a static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root.
-
-    Raises:
-        UsageError: a path is empty or repeated, or one that it goes through is missing.
-    """
+    """Return a static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root."""
     ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
     index = {path: node for node, path in enumerate(ordered)}
     for path in ordered:
@@ -79,11 +73,7 @@ def template(paths: Sequence[Sequence[int]]) -> TreeShape:
 
 
 def branching(widths: Sequence[int]) -> TreeShape:
-    """Return a tree in which each node of a level has as many children as the next width; widths of 1 are a chain.
-
-    Raises:
-        UsageError: a width is below 1.
-    """
+    """Return a tree in which each node of a level has as many children as the next width; widths of 1 are a chain."""
     if any(width < 1 for width in widths):
         raise UsageError(f"widths of a tree are {tuple(widths)}; each level has 1 child a node or more")
     paths: list[tuple[int, ...]] = [()]
@@ -109,7 +99,6 @@ def published(name: str, levels: int, width: int, vocabulary: int | None = None)
     """Return a published tree: of Medusa, arXiv:2401.10774, section 2.3.3 and appendix, or a released choice.
 
     Args:
-        levels: how deep the drafter looks.
         width: how many tokens it has to choose from at a level.
         vocabulary: V; nodes of ranks that it does not have are left out.
 

@@ -21,13 +21,7 @@ from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.errors import UsageError
-from stridebench.methods.verifiers.codebook import (
-    Aggregated,
-    aggregate,
-    cached_nearest,
-    codes_of,
-    neighbour_count,
-)
+from stridebench.methods.verifiers.codebook import Aggregated, aggregate, cached_nearest, codes_of, neighbour_count
 from stridebench.methods.verifiers.rejection import draft_probs, residual
 from stridebench.methods.verifiers.tree import UNWARPED_NEXT_TOKEN, TreeJudgement, verify_delta, walk
 
@@ -108,11 +102,7 @@ class Relaxed:
 
 
 def check_relaxed(name: str, k: int, bound: float) -> None:
-    """Reject bounds that neighbours cannot have.
-
-    Raises:
-        UsageError: says which parameter of the method ``name`` is wrong.
-    """
+    """Reject bounds that neighbours cannot have."""
     if k < 0 or not bound >= 0:
         raise UsageError(f"{name}: k is {k} and the bound {bound:g}; give neighbours and a mass, 0 or more")
 

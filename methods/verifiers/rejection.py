@@ -72,11 +72,7 @@ def acceptance_probs(
 
 
 def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, " K"]:
-    """Return q(x) at each draft.
-
-    Raises:
-        ContractError: some q[k, x[k]] is 0 (checked on a CPU only).
-    """
+    """Return q(x) at each draft, or raise ContractError if some q[k, x[k]] is 0 (checked on a CPU only)."""
     qx = q.gather(1, x[:, None])[:, 0]
     if qx.device.type == "cpu" and not bool((qx > 0).all()):
         where = int((qx <= 0).nonzero()[0, 0])

@@ -152,11 +152,7 @@ class LossyRule:
 
     @classmethod
     def of(cls, method: str, rule: str) -> LossyRule:
-        """Return the rule ``NAME`` or ``NAME:NUMBER,...``.
-
-        Raises:
-            UsageError: there is no such rule, or its numbers are not as many, or out of range.
-        """
+        """Return the rule ``NAME`` or ``NAME:NUMBER,...``."""
         name, _, numbers = rule.partition(":")
         if name not in RULES:
             raise UsageError(f"{method}: acceptance is {rule!r}; known: exact, {', '.join(RULES)}")

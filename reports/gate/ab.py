@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests, stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, totals, value
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import WAITING_STEPS, disturbed_share
 from stridebench.reports.gate.baseline import comparable, differences, unseeded
 from stridebench.reports.gate.compare import TITLES
-from stridebench.reports.summary import WAITING_STEPS, disturbed_share
 from stridebench.reports.text_table import Column, TextTable, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
 
 ALPHA = 0.05
 """Level of all differences of one kind together, by Holm's adjustment."""
@@ -42,15 +40,10 @@ class Difference:
     """One figure of one cell on both sides.
 
     Args:
-        cell: its name in the first round.
-        label: its name in tables.
         setting: backbone, type, task and sampling in words.
         metric: a name of `metrics.METRICS`.
-        a: the figure on the first side, over all rounds.
-        b: on the second.
         change: b / a - 1.
         low: lower bound of its 95 % interval; None where n is too small.
-        high: upper bound.
         p: two-sided p-value of "no difference", adjusted by Holm over the cells; None without an interval.
         visible: the relative difference that would have been seen in 9 of 10.
         n: prompts of a count, rounds of seconds.
@@ -95,9 +88,6 @@ def check_suites(a: Store, b: Store) -> list[str]:
     """What of the two suites is not known to be equal, in words.
 
     Methods may differ: the shared cells are compared.
-
-    Raises:
-        UsageError: the suites differ in anything else.
     """
     keys = [comparable(store.manifest.key.stored()) for store in (a, b)]
     shared = keys[0].keys() & keys[1].keys() - {"methods"}
@@ -116,9 +106,6 @@ def ab(rounds: Sequence[tuple[Store, Store]]) -> VersionComparison:
 
     Args:
         rounds: the runs of both sides, one pair a round; a round has one seed.
-
-    Raises:
-        UsageError: the suites differ, or no cell was finished on both sides.
     """
     notes = [note for pair in rounds[:1] for note in check_suites(*pair)]
     sides = [
@@ -245,7 +232,7 @@ def _adjusted(rows: Sequence[Difference]) -> Iterator[Difference]:
     for seconds in (True, False):
         tested = [i for i, row in enumerate(done) if row.p is not None and not row.word]
         tested = [i for i in tested if (done[i].metric == SECONDS) == seconds]
-        adjusted = stats.holm([done[i].p or 0.0 for i in tested])
+        adjusted = paired_tests.holm([done[i].p or 0.0 for i in tested])
         words = ("faster", "slower") if seconds else ("lower", "higher")
         for i, p in zip(tested, adjusted, strict=True):
             word = words[done[i].change > 0] if p < ALPHA else "no difference seen"

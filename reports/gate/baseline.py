@@ -13,23 +13,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.metrics import totals
 from stridebench.harness.record.requests import counted as counted_requests
 from stridebench.harness.record.stats import FloatArray
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import WAITING_STEPS, FinishedCell, disturbed_share
 from stridebench.reports.gate.document import COUNTS, SCORE, fault
 from stridebench.reports.gate.matching import SERVED, configuration, digest_of, label_of
 from stridebench.reports.quality import LOWER_IS_BETTER, NEUTRAL
-from stridebench.reports.summary import WAITING_STEPS, FinishedCell, disturbed_share
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
 
 SCHEMA = 2
 WHERE = ("device", "machine", "allow_code_execution", "plugins")
@@ -45,9 +44,7 @@ class TestedFigure:
     """A figure that a gate tests: a ratio of two totals, of which more is better unless ``sign`` is -1.
 
     Args:
-        title: in tables.
         numerator: a column of `figures_of`, or "one" for the number of samples.
-        denominator: as ``numerator``.
         minus: subtracted from the ratio.
         sign: 1 where more is better, -1 where less is.
         noise: whether the spread over the run's prompts says how far the figure moves between equal runs. Seconds move
@@ -177,10 +174,6 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
 
     Args:
         again: A/A reruns: finished runs of the same suite with other seeds.
-
-    Raises:
-        UsageError: a run is not finished, a rerun is of another suite or of the same seed, or the run holds nothing but
-            reference decodings, so there is nothing to guard.
     """
     for run in (store, *again):
         _refuse_unfinished(run)
@@ -312,22 +305,13 @@ def digest(document: Mapping[str, Any]) -> str:
 
 
 def check(store: Store, baseline: Mapping[str, Any]) -> None:
-    """Refuse a baseline that must not be compared with this run.
-
-    Raises:
-        StoreError: it is damaged or has another schema.
-        UsageError: it was made from another suite; the message names the keys that differ.
-    """
+    """Refuse a baseline that must not be compared with this run."""
     check_content(baseline)
     _check_key(store, baseline)
 
 
 def check_content(baseline: Mapping[str, Any]) -> None:
-    """Refuse a document that is not a baseline.
-
-    Raises:
-        StoreError: it is damaged, has another schema, or holds what no baseline does.
-    """
+    """Refuse a document that is not a baseline."""
     if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") != SCHEMA:
         raise StoreError(
             f"not a baseline of schema {SCHEMA} (kind {baseline.get('kind')!r}, schema "

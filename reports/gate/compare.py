@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
@@ -17,16 +16,14 @@ from rich.markup import escape
 
 from stridebench.harness.errors import printable_line
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.metrics import METRICS
 from stridebench.harness.record.requests import counted, timings
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.gate.matching import Planned, digest_of, label_of, name_of, why_alone
-from stridebench.reports.summary import CONSUMED, FinishedCell
-from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-    from stridebench.reports.text_table import CellRow
-
+from stridebench.reports.summary import CONSUMED
+from stridebench.reports.text_table import CellRow, Column, TextTable, markdown_lines, number, print_table
 
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"
@@ -62,9 +59,7 @@ class Comparison:
             evidence (standard errors between the difference and zero; NaN without an interval), prompts, pairs,
             equal (pairs whose outputs are the same tokens).
         only_a: finished cells of a that no other run has, with the reason if one is known.
-        only_b: the same of the other runs, which a lacks.
         notes: cells and figures that were not compared, and why.
-        runs: the other runs.
     """
 
     frame: pd.DataFrame
@@ -152,13 +147,8 @@ class MetricDifference:
     """A metric of two runs, and how far it differs.
 
     Args:
-        metric: its name.
         a: its value in run a, over the shared pairs.
-        b: in the other run.
-        difference: b - a.
         low: the lower bound of the difference, or None if there are too few prompts.
-        high: the upper bound.
-        prompts: that were compared.
         evidence: standard errors between the difference and zero, or None without an interval.
     """
 
@@ -177,10 +167,6 @@ class ComparedCells:
     """Two cells of equal configuration.
 
     Args:
-        cell: of run a.
-        pairs: outputs of equal prompt and repetition.
-        equal: pairs whose outputs are the same.
-        differences: one a metric.
         remarks: what was not compared, and why.
     """
 
@@ -251,9 +237,7 @@ def difference_of(metric: str, before: pd.DataFrame, after: pd.DataFrame, ratio:
     """Compare a metric in two runs; return None if they share no value.
 
     Args:
-        metric: its name.
         before: the terms of run a, by (prompt, repetition).
-        after: of the other run.
         ratio: the columns of numerator and denominator, and the subtrahend.
     """
     above, below, minus = ratio
@@ -312,11 +296,7 @@ COLUMNS = (
 
 
 def table(comparison: Comparison, names: Sequence[str] = ()) -> TextTable:
-    """Return the comparison as a table; a difference whose interval excludes zero has a star.
-
-    Args:
-        names: of the runs, a's first.
-    """
+    """Return the comparison as a table; a difference whose interval excludes zero has a star."""
     several = comparison.several
     titles = {"b": "other", "difference": "other - a"} if several else {}
     columns = [replace(column, title=titles.get(column.key, column.title)) for column in COLUMNS]
@@ -356,11 +336,7 @@ def significant(row: CellRow) -> bool:
 
 
 def markdown(comparison: Comparison, names: Sequence[str] = ()) -> str:
-    """Return the comparison as Markdown.
-
-    Args:
-        names: of the runs, a's first.
-    """
+    """Return the comparison as Markdown."""
     text = table(comparison, names)
     lines = markdown_lines([column.title for column in text.columns], text.rows) if text.rows else [NOTHING]
     return "\n".join(["# Comparison", "", *lines, "", *(f"- {line}" for line in text.notes), ""])
@@ -370,11 +346,7 @@ NOTHING = "No cell of equal configuration is finished in the runs that are compa
 
 
 def terminal(comparison: Comparison, console: Console | None = None, names: Sequence[str] = ()) -> None:
-    """Print the comparison, with the columns that fit the console.
-
-    Args:
-        names: of the runs, a's first.
-    """
+    """Print the comparison, with the columns that fit the console."""
     text = table(comparison, names)
     if text.rows:
         print_table(text, console or Console())

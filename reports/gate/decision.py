@@ -18,14 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.record.metrics import refuting_in
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import WAITING_STEPS, disturbed_share
 from stridebench.reports.gate.baseline import (
     TestedFigure,
     check,
@@ -38,10 +40,6 @@ from stridebench.reports.gate.baseline import (
 )
 from stridebench.reports.gate.document import COUNTS, SCORE, titled
 from stridebench.reports.gate.matching import label_of
-from stridebench.reports.summary import WAITING_STEPS, disturbed_share
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
 
 ALPHA = 0.05
 """One-sided level of the bounds."""
@@ -65,26 +63,17 @@ class GateRow:
     """One test of one cell.
 
     Args:
-        cell: its name in the store.
-        label: its name in tables.
         metric: a name of `baseline.tested`, "verdict" or "e-value".
         verdict: error, fail, inconclusive or pass.
-        why: the reason of the verdict.
-        title: the metric in words.
         before: the metric of the baseline, over the pairs.
         after: the metric of the run, over the pairs.
         change: after / before - 1, with the sign turned where less is better.
         low: one-sided 95 % lower bound of the change.
         high: one-sided 95 % upper bound of the change.
-        error: standard error of the change.
         p: p-value of "no drop", adjusted by Holm.
         margin: the loss that a pass rules out.
         visible: the smallest true drop that fails 95 times in 100.
         noise: standard error of the change between equal runs, as A/A reruns show it.
-        pairs: samples compared.
-        prompts: prompts compared.
-        clusters: independent clusters of these prompts.
-        identical: pairs of equal outputs and counts.
     """
 
     cell: str
@@ -115,9 +104,7 @@ class GateResult:
 
     Args:
         verdict: the worst verdict of the rows: error, fail, inconclusive, pass.
-        rows: one a cell and metric.
         removed: cells of the baseline whose method the run's suite does not have.
-        added: cells that the baseline does not have.
         notes: cells and figures that were not compared, and why.
         loss: the loss that a pass rules out.
     """
@@ -141,14 +128,8 @@ def gate(
     """Test every cell of ``baseline`` in ``store``.
 
     Args:
-        store: the run.
-        baseline: a document of ``make_baseline``.
         tolerated: relative drop that never fails, and the loss that a pass rules out; 5 % if it is None.
         min_prompts: a cell with fewer prompts is inconclusive, even if it is identical.
-
-    Raises:
-        StoreError: the baseline is damaged, has another schema.
-        UsageError: the baseline was made from another suite; the message names the keys that differ.
     """
     check(store, baseline)
     finished, removed = {*store.cells(), *store.engine_cells()}, []
@@ -353,7 +334,7 @@ def decide(rows: list[GateRow], tolerated: float | None, margin: float = LOSS, l
     harmless = NEGLIGIBLE if tolerated is None else tolerated
     margin, loss = (margin, loss) if tolerated is None else (tolerated, tolerated)
     undecided = [i for i, row in enumerate(rows) if not row.verdict]
-    adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
+    adjusted = paired_tests.holm([rows[i].p or 0.0 for i in undecided])
     for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
         critical, power = (stdtrit(row.clusters - 1, q) for q in (1 - FAIL_ALPHA / len(undecided), POWER))

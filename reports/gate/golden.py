@@ -12,8 +12,7 @@ from stridebench.harness.record import stats
 from stridebench.harness.record.store import Store
 from stridebench.reports.gate.decision import EXIT
 from stridebench.reports.interchange.readers import read
-from stridebench.reports.interchange.results import ToolResult
-from stridebench.reports.interchange.writers import lengths
+from stridebench.reports.interchange.results import ToolResult, lengths
 
 MARGIN = 0.05
 """Tolerated drop of the length less 1, if none is named."""
@@ -43,9 +42,6 @@ def reference(path: Path, setting: str, drafts: int | None) -> float:
     Args:
         setting: of a golden file, such as thinking_on; "": its only one.
         drafts: the draft length, for a golden file.
-
-    Raises:
-        UsageError: the file tells none, or the setting or draft length is not in it.
     """
     result = read(path)
     if not result.golden:
@@ -70,11 +66,7 @@ def _golden(path: Path, result: ToolResult, setting: str, drafts: int | None) ->
 
 
 def gate(store: Store, reference: float, margin: float | None) -> list[Held]:
-    """Every speculative engine of a run against a reference length.
-
-    Raises:
-        UsageError: no engine tells its steps with a draft.
-    """
+    """Every speculative engine of a run against a reference length."""
     tables = lengths(store)
     if not tables:
         raise UsageError(f"no engine of {store.path} tells each request's steps with a draft; see docs/engines.md")

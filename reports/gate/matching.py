@@ -6,12 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 
 SEEDING = ("seed", "stop_at_eos", "batch", "role")
 MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
@@ -28,7 +26,6 @@ class Planned:
     """Every cell of a run by its configuration.
 
     Args:
-        finished: the finished cells.
         missing: of the others, why each is not finished.
     """
 

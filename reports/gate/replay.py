@@ -36,14 +36,10 @@ def replay_gate(
     """Test every replayed cell of a baseline.
 
     Args:
-        baseline: a checked document that holds ``replay``.
         scores: prompt, repetition, positions and the sum of their values, by cell.
         errors: why a cell could not be replayed, by cell.
         tolerated: relative drop that never fails and always passes; if it is None, 0.2 % never fails and 0.5 % passes.
             A pass says that a loss of this size, 1 % if it is None, would have been seen.
-
-    Raises:
-        UsageError: the baseline holds no texts.
     """
     replay = baseline.get("replay")
     if not replay:

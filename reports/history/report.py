@@ -43,8 +43,6 @@ class Change:
     Args:
         before: mean of the nights since the change before.
         after: mean of the nights up to the next change.
-        last: the last night before the step.
-        first: the first night after it.
     """
 
     before: float

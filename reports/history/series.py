@@ -40,7 +40,6 @@ class Night:
 
     Args:
         created: when it began, in ISO 8601.
-        run: its folder.
         commit: of the tree that it ran from, with ``+`` if that was changed, or None if it is not known.
     """
 
@@ -54,12 +53,7 @@ class Series:
     """A metric of a cell over the nights that have it.
 
     Args:
-        cell: the cell's id.
-        label: its name in tables.
-        setting: backbone, type, temperature and task.
         metric: a name of ``METRICS`` or of a score.
-        nights: in the order of time.
-        values: one a night.
         holes: nights of the suite without a value, between those that have one.
         missing: nights of the suite since the last value, in which no series of the same metric has one.
         machine: the machine of the runs, for seconds; None for counts.
@@ -77,12 +71,7 @@ class Series:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a history's file, or of every ``*.jsonl`` of its folder. A line that stands twice counts once.
-
-    Raises:
-        UsageError: there is none, a line is not a JSON object with a cell and a time, it has another type or a damaged
-            number elsewhere, or two lines tell different things of one cell and time.
-    """
+    """The lines of a history's file, or of every ``*.jsonl`` of its folder. A line that stands twice counts once."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
         raise UsageError(

@@ -16,22 +16,16 @@ from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.entries import CellMeta, Manifest, StoredVerdict
 from stridebench.harness.record.metrics import METRICS, REFUTED, value
 from stridebench.reports.engine_rows import engine_notes
-from stridebench.reports.html.headline import (
-    COLUMNS,
-    VERDICTS_OF_ENGINES,
-    HeadlineEntry,
-    entry,
-    setting_of,
-    verdict_of,
-)
+from stridebench.reports.html.headline import COLUMNS, VERDICTS_OF_ENGINES, HeadlineEntry, entry, setting_of, verdict_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.quality import title_of
 from stridebench.reports.tables import COLUMNS_OF_ENGINES
 from stridebench.reports.text_table import Column, number
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-    from stridebench.reports.summary import FinishedCell
+    from stridebench.harness.record.cell_files import SealedCell
+    from stridebench.harness.record.store import Store
+    from stridebench.reports.finished_cell import FinishedCell
 
 
 CLAIMS = {

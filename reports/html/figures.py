@@ -23,7 +23,7 @@ from stridebench.reports.tables import GROUP
 from stridebench.reports.text_table import interval
 
 if TYPE_CHECKING:
-    from stridebench.reports.summary import FinishedCell
+    from stridebench.reports.finished_cell import FinishedCell
 
 PALETTE = ("#2f7fc1", "#d9822b", "#1f9e77", "#9d6bc9", "#c0568e", "#8a8626", "#2a9fb2", "#a1674a")
 GREY, RED = "#7b8494", "#d33f49"

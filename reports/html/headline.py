@@ -20,7 +20,7 @@ from stridebench.reports.text_table import Column, counts, number
 
 if TYPE_CHECKING:
     from stridebench.harness.record.store import Store
-    from stridebench.reports.summary import FinishedCell
+    from stridebench.reports.finished_cell import FinishedCell
 
 KEYS = ("speedup", "predicted", "scr", "tau", "drafter_c", "acceptance", "ms_per_token", "agreement", "logprob_diff")
 COLUMNS = tuple(replace(COLUMN[key], title=COLUMN[key].page or COLUMN[key].title) for key in (*KEYS, "audit"))

@@ -18,9 +18,9 @@ from pyarrow.parquet import read_metadata
 
 from stridebench.harness.errors import printable_line
 from stridebench.reports import forest, pareto, tables
-from stridebench.reports.conclusions import conclusions
 from stridebench.reports.crossover import of_requests, times
 from stridebench.reports.engine_rows import SETTING_OF_ENGINE, of_engine, summarise_engines
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.html import figures, requests, samples, text
 from stridebench.reports.html.cell_facts import CellFacts, RunFacts, cell_facts, engine_facts
 from stridebench.reports.html.figures import Chart, TargetPasses
@@ -35,13 +35,14 @@ from stridebench.reports.html.headline import (
 )
 from stridebench.reports.html.samples import Missing, SampleTable, failures, media_of
 from stridebench.reports.html.text import environment
-from stridebench.reports.summary import FinishedCell, summarise
+from stridebench.reports.ranked import conclusions
+from stridebench.reports.summary import summarise
 from stridebench.reports.tables import COLUMNS_OF_ENGINES, GROUP
 from stridebench.reports.text_table import estimate_text
 
 if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-    from stridebench.reports.summary import FinishedCell
+    from stridebench.harness.record.cell_files import SealedCell
+    from stridebench.harness.record.store import Store
 
 
 CACHED, SMALL = 4, 300_000

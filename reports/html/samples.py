@@ -22,7 +22,7 @@ from stridebench.reports.html.headline import setting_of
 from stridebench.reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
-    from stridebench.reports.summary import FinishedCell
+    from stridebench.reports.finished_cell import FinishedCell
 
 
 # Pictures, sounds and meshes of a page: files are copied beside it, meshes become numbers that its script draws.

@@ -40,11 +40,7 @@ LOGGED = re.compile(
 
 
 def read(path: Path) -> ToolResult:
-    """Read a file or folder of another tool, with its flaws.
-
-    Raises:
-        UsageError: its layout is not known, or a value does not fit the layout.
-    """
+    """Read a file or folder of another tool, with its flaws."""
     try:
         result = _folder(path) if path.is_dir() else _file(path)
     except (OSError, UnicodeDecodeError) as error:

@@ -68,8 +68,6 @@ class Card(_CostData):
     """Size and data of one training.
 
     Args:
-        paradigm: the kind of training, in words.
-        source: where the figures come from.
         trained: P, or P_aux if a base model is frozen.
         tokens: D, as the paper's formula takes it.
         frozen: P_base, used in forward passes only; 0 if nothing is frozen.
@@ -176,11 +174,7 @@ def checks(card: Card, utilisation: float) -> Iterator[str]:
 
 
 def read(file: Path = CARDS) -> Book:
-    """Read cards from a file.
-
-    Raises:
-        UsageError: the file cannot be read, a field is missing, unknown or not a number, or a framework has no entry.
-    """
+    """Read cards from a file."""
     try:
         return Book.model_validate(load_yaml(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -9,23 +9,21 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene, scaled, with_options
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, fits, plain
 from stridebench.reports.papers.paper_files import model_name, papers, printed
-from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-
 
 METHOD = "cross_regression"
 MASKED = "masked_diffusion"

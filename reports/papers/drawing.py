@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import matplotlib.image
 import numpy as np
@@ -12,15 +12,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import GridEntry
+from stridebench.harness.record.store import Store
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded
 from stridebench.reports.pareto import COLOURS as COLOURS
 from stridebench.reports.pareto import STYLE_MARKERS as MARKERS
 from stridebench.reports.text_table import TextTable
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-
 
 QUALITIES = {
     "set.geneval_overall": "GenEval",

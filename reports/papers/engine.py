@@ -26,7 +26,6 @@ class SheetLine:
     """A row of a sheet.
 
     Args:
-        labels: in the first columns.
         selection: the cells that it is measured on (``measured.fits``), or None if no cell of this sheet is one.
         printed: values by the title of the quantity.
         key: of the summary, for the measure ``tokens``.
@@ -87,9 +86,6 @@ class PaperFacts:
 
     Args:
         options: maps the options of a cell's method to those that the layouts use.
-        applies: whether a sheet is filled.
-        lines: of a sheet, from those of the layout.
-        measures: functions that format quantities, by name.
     """
 
     options: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -101,11 +97,7 @@ class PaperFacts:
 
 
 def fill(name: str, run: MeasuredRun, facts: PaperFacts) -> list[TextTable]:
-    """Fill a printed table from each part of the run that can fill it.
-
-    Raises:
-        UnknownNameError: the table is unknown.
-    """
+    """Fill a printed table from each part of the run that can fill it."""
     table = printed(name)
     return [_sheet(scene, facts) for scene in scenes(table, run, facts)]
 

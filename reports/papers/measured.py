@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import matplotlib.image
 import numpy as np
 import pandas as pd
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell, Row, reader
 from stridebench.reports.papers.paper_files import model_name
-from stridebench.reports.summary import FinishedCell, Row, metric_interval, reader, set_interval, summarise
+from stridebench.reports.summary import metric_interval, set_interval, summarise
 from stridebench.reports.text_table import Column, TextTable
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-
 
 CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels")
 """Columns that a selection may name; its other keys are options of the method."""
@@ -103,12 +102,7 @@ class MeasuredRun:
 def measured(
     store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
 ) -> list[CellGroup]:
-    """Return a group for each backbone, type, temperature and task, in the order of the run.
-
-    Args:
-        read: of ``summary.reader``, if the caller has read cells already.
-        frame: of ``summary.summarise``, if the caller has it already.
-    """
+    """Return a group for each backbone, type, temperature and task, in the order of the run."""
     read = reader(store) if read is None else read
     frame = summarise(store, read) if frame is None else frame
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
@@ -203,7 +197,6 @@ def plain(
     """Return a table of lines by heading; a narrow terminal drops the last columns first. No lines, no table.
 
     Args:
-        notes: below the table.
         labels: number of columns that name a row.
     """
     if not lines:

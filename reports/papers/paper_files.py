@@ -47,19 +47,19 @@ def _flat(values: Any) -> Any:
     return [inner for value in values for inner in (_flat(value) if isinstance(value, list) else [value])]
 
 
-class _Data(BaseModel):
+class PaperData(BaseModel):
+    """A part of a paper's files; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Quantity(_Data):
+class Quantity(PaperData):
     """A column of a table, printed and measured.
 
     Args:
         keys: of the summary; the first measured one is shown.
-        digits: decimals.
         measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
         sides: "printed" and "measured", or one of them.
-        temperature: of the measured cell; any if None.
         factor: from the measured figure's scale to the printed one's.
     """
 
@@ -76,14 +76,14 @@ class Quantity(_Data):
         return f"{self.title}, {side}" if len(self.sides) > 1 else self.title
 
 
-class ExtraRow(_Data):
+class ExtraRow(PaperData):
     """An additional row, which the paper does not print."""
 
     labels: tuple[str, ...]
     rows: dict[str, Any]
 
 
-class Others(_Data):
+class Others(PaperData):
     """Cells that match no printed row.
 
     Args:
@@ -103,14 +103,12 @@ Quantities = Annotated[tuple[Quantity, ...], BeforeValidator(_flat)]
 Selections = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_flat)]
 
 
-class TableLayout(_Data):
+class TableLayout(PaperData):
     """How a printed table is filled.
 
     ``{Column}`` in a text is replaced by the value of a printed row, ``{Column:g}`` by the number in it.
 
     Args:
-        where: "Table 1".
-        caption: shortened.
         model: the model of all rows. "": rows name their models.
         heading: of a sheet; see ``engine.Scene.heading``.
         tasks: the paper's benchmark; none: those of the rows, or any.
@@ -122,15 +120,10 @@ class TableLayout(_Data):
             value ``Paper.names`` explains), ``role`` (of the suite) or ``of`` (a model, as printed).
         lines: one entry for each line of a printed row. An entry has values for ``texts``, the printed column of each
             quantity, ``rows``, and ``key`` (of the summary) for the measure ``tokens``.
-        columns: quantities.
         if_measured: quantities of tasks of no paper, shown if the run has them.
         temperatures: every quantity has a column for each of them.
         others: labels of cells that match no row, from columns of the summary; none: these cells are left out.
-        other_rows: selections of such cells.
         keep: titles in the order in which a narrow terminal keeps them; measured ones first if None.
-        drop_first: labels that a narrow terminal drops.
-        first_notes: notes above the paper's.
-        last_notes: notes below the remarks.
     """
 
     where: str
@@ -173,15 +166,13 @@ class TableLayout(_Data):
         )
 
 
-class XAxis(_Data):
+class XAxis(PaperData):
     """The x axis of a chart.
 
     Args:
         key: a column of the source, or of the summary, or an option of the chart's method.
         scale: "places" puts equal distances between the numbers, "names" between texts.
         zero: text of the value 0, which is drawn last; only for places.
-        factor: from the option to the axis.
-        rotate: names, in degrees.
     """
 
     key: str
@@ -193,15 +184,12 @@ class XAxis(_Data):
     rotate: int = 0
 
 
-class ChartPanel(_Data):
+class ChartPanel(PaperData):
     """A panel of a chart.
 
     Args:
         keys: of the summary, of which the first measured one is drawn; "quality": the first of ``drawing.QUALITIES``;
             "qualities" is a panel for each measured one.
-        label: of the values' axis, if ``charts.LABELS`` has another one.
-        x: if it is not the chart's.
-        ends: whether the ends of the source's lines are dashed lines.
     """
 
     keys: tuple[str, ...]
@@ -218,7 +206,7 @@ def _panels(values: Any) -> Any:
     return [{"keys": [value]} if isinstance(value, str) else value for value in values]
 
 
-class PrintedCurve(_Data):
+class PrintedCurve(PaperData):
     """A paper's values on a chart.
 
     Args:
@@ -226,8 +214,6 @@ class PrintedCurve(_Data):
         tables: names of printed tables by task; "default" is for the others.
         x: a column of the table; none: ``at``.
         label: ``{model}`` is the table's, ``{by}`` the value that the rows share.
-        rows: texts that rows have in their columns.
-        by: a column; one curve for each of its values.
     """
 
     key: str
@@ -240,22 +226,16 @@ class PrintedCurve(_Data):
     by: str = ""
 
 
-class PaperChart(_Data):
+class PaperChart(PaperData):
     """A figure that ``charts.draw_chart`` draws for each group of cells.
 
     Args:
-        title: of the figure; it and other texts may name fields of the source.
         panels: side by side; a text is the key of a panel.
-        source: name of the function that yields the points; none: the cells of each group.
-        rows: texts that the source's rows have in their columns.
         mark: how values are drawn; a key of ``charts.MARKS``.
         facets: a column of the source; one panel for each of its values.
         method: whose cells are drawn; for an ``x`` that is an option.
         published: whether its other options are as published, which gives one curve.
         lines: options that name a curve; without any, labels of cells do.
-        others: whether the other methods are lines across.
-        printed: values of the paper.
-        least: fewest different values of ``x``.
         missing: what an unmeasured panel leaves out: its content, the panel, or the figure.
     """
 
@@ -277,7 +257,7 @@ class PaperChart(_Data):
     missing: Literal["content", "panel", "figure"] = "content"
 
 
-class SheetColumn(_Data):
+class SheetColumn(PaperData):
     """A column of a sheet: a figure of its source with its interval, a text, or a number in a format.
 
     One that is ``optional`` is left out if the source has no such figure.
@@ -290,14 +270,12 @@ class SheetColumn(_Data):
     optional: bool = False
 
 
-class PaperSheet(_Data):
+class PaperSheet(PaperData):
     """A table without printed values, which ``charts.fill_sheet`` fills for each figure of its source.
 
     Args:
         title: of the table; ``{cells}`` are those of the figure.
         columns: one a figure; the key "qualities" is a column for each measured one.
-        notes: below the table.
-        labels: number of columns that name a row.
     """
 
     title: str
@@ -307,13 +285,11 @@ class PaperSheet(_Data):
     labels: int = 1
 
 
-class Contents(_Data):
+class Contents(PaperData):
     """The contents of a suite's report.
 
     Args:
-        sheets: names of printed tables and of functions (``registry.sheet``).
-        figures: names of functions (``registry.figure``).
-        roles: selections of roles, if the suite has none.
+        sheets, figures: names of functions that make them, or of printed tables.
     """
 
     sheets: Names = ()
@@ -321,21 +297,14 @@ class Contents(_Data):
     roles: dict[str, dict[str, Any]] = {}
 
 
-class Paper(_Data):
+class Paper(PaperData):
     """A paper's tables.
 
     Args:
         benchmarks: its tasks, which stand in for no other task.
-        alone: tasks that appear only in tables of these tasks.
-        published: options of a method in the paper.
-        models: presets by their printed names.
         names: selections by printed name, as in ``TableLayout.rows``.
-        columns: shared parts, for YAML's anchors.
-        decodings: shared parts, for YAML's anchors.
-        tables: layouts by the name of their CSV.
-        charts: figures by the names that reports give.
-        sheets: tables by the names that reports give.
-        reports: contents by name.
+        columns, decodings: shared parts, for YAML's anchors.
+        tables, charts, sheets: by the name of their CSV, or those that reports give.
     """
 
     title: str
@@ -355,11 +324,7 @@ class Paper(_Data):
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:
-        """Return the preset of a model by one of its printed names.
-
-        Raises:
-            KeyError: the paper lacks the model.
-        """
+        """Return the preset of a model by one of its printed names, or raise KeyError if the paper lacks the model."""
         return {_plain(name): preset for name, preset in self.models.items()}[_plain(model)]
 
     def model_of(self, preset: str) -> str | None:
@@ -367,11 +332,7 @@ class Paper(_Data):
         return next((model for model, name in self.models.items() if name == model_name(preset)), None)
 
     def named(self, name: str) -> dict[str, object]:
-        """Return the selection of a printed name; case is ignored.
-
-        Raises:
-            UnknownNameError: the paper's file does not explain the name.
-        """
+        """Return the selection of a printed name; case is ignored."""
         names = {key.lower(): values for key, values in self.names.items()}
         if name.lower() not in names:
             raise UnknownNameError("printed name", name, self.names)
@@ -387,8 +348,6 @@ class Printed:
     """A table of a paper.
 
     Args:
-        key: of the paper, the name of its file.
-        layout: how the table is filled.
         rows: as printed; every value is a text, or "" if there is none.
     """
 
@@ -407,11 +366,7 @@ def papers() -> Mapping[str, Paper]:
 
 
 def printed(name: str) -> Printed:
-    """Read a table by the name of its file.
-
-    Raises:
-        UnknownNameError: the table is unknown.
-    """
+    """Read a table by the name of its file, or raise UnknownNameError if the table is unknown."""
     for key, paper in papers().items():
         if name in paper.tables:
             import pandas as pd  # `stride paper list` does not need it
@@ -422,11 +377,7 @@ def printed(name: str) -> Printed:
 
 
 def published(method: str) -> dict[str, object]:
-    """Return the options of a method in its paper.
-
-    Raises:
-        UnknownNameError: no paper publishes options of the method.
-    """
+    """Return the options of a method in its paper."""
     options = {name: options for paper in papers().values() for name, options in paper.published.items()}
     if method not in options:
         raise UnknownNameError("published method", method, options)
@@ -441,52 +392,3 @@ def names() -> list[str]:
 def reports() -> dict[str, Contents]:
     """Return all reports by the names that suites give in ``report:``."""
     return {name: contents for paper in papers().values() for name, contents in paper.reports.items()}
-
-
-# Every table and figure of the papers, and what making one takes.
-
-
-FILE = Path(__file__).parents[1] / "data" / "paper_items.yaml"
-
-
-class _ItemsData(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Cells(_ItemsData):
-    """A method with options on some models.
-
-    Args:
-        options: of the method, if its default does not fit the models.
-        models: presets of the paper's models.
-    """
-
-    method: str
-    options: dict[str, Any] = {}
-    models: tuple[str, ...]
-
-
-class Item(_ItemsData):
-    """A table or a figure.
-
-    Args:
-        item: "Table 1", "Figure 2".
-        made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
-        suite: fills it from models that are here, too.
-        models: whose number of token ids it shows, without a cell.
-        why: it cannot be made, or there is nothing to make.
-    """
-
-    item: str
-    made_by: str = ""
-    suite: str = ""
-    cells: tuple[Cells, ...] = ()
-    models: tuple[str, ...] = ()
-    why: str = ""
-
-
-@cache
-def items() -> Mapping[str, tuple[Item, ...]]:
-    """Read all items, by paper."""
-    body = load_yaml(FILE.read_text(encoding="utf-8"))
-    return {paper: tuple(Item.model_validate(item) for item in listed) for paper, listed in body["papers"].items()}

@@ -15,7 +15,9 @@ from rich.console import Console
 
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
 from stridebench.harness.record.entries import ReportEntry
+from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers import cost, cross_regression, user_questions
 from stridebench.reports.papers.adt_tree import figures as adt_tree_figures
 from stridebench.reports.papers.adt_tree import tables as adt_tree
@@ -24,7 +26,8 @@ from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
 from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.mulo_sd import pareto, stages
-from stridebench.reports.papers.paper_files import Contents, Item, items, papers, printed, reports
+from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
+from stridebench.reports.papers.paper_items import Item, items
 from stridebench.reports.papers.sjdpp import figures as sjdpp_figures
 from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.papers.xspecmesh import facts as xspecmesh
@@ -34,9 +37,6 @@ from stridebench.reports.text_table import UNMEASURED, TextTable, markdown_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from stridebench.harness.record.store import Store
-    from stridebench.reports.summary import FinishedCell
 
 
 SHOWN = (sjdpp_figures, maps, pareto, stages, adt_tree_figures, xspecmesh_figures, user_questions)
@@ -75,12 +75,7 @@ class PaperReport:
     def of(
         store: Store, read: Callable[[str], FinishedCell] | None = None, frame: pd.DataFrame | None = None
     ) -> PaperReport:
-        """Read a run.
-
-        Args:
-            read: of ``summary.reader``, if the caller has read cells already.
-            frame: of ``summary.summarise``, if the caller has it already.
-        """
+        """Read a run."""
         contents = contents_of(store)
         groups = measured(store, read, frame) if contents.sheets or contents.figures else []
         return PaperReport(contents, MeasuredRun(store, groups, contents.roles))
@@ -154,11 +149,7 @@ def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
 
 
 def contents_of(store: Store) -> Contents:
-    """Return the contents of the run's report. Roles of the suite replace those of the report.
-
-    Raises:
-        UnknownNameError: the report is unknown.
-    """
+    """Return the contents of the run's report. Roles of the suite replace those of the report."""
     stated = store.manifest.suite.report
     if not stated:
         return Contents()
@@ -198,14 +189,7 @@ def keys() -> Mapping[str, str]:
 
 
 def tables_of(paper: str) -> dict[int, Item]:
-    """Return the tables of a paper by their numbers.
-
-    Args:
-        paper: as a command line names it, or its title.
-
-    Raises:
-        UsageError: the paper is unknown.
-    """
+    """Return the tables of a paper by their numbers."""
     known = keys()
     key = paper.lower().replace("++", "pp").replace("-", "_")
     if key not in known:
@@ -220,12 +204,6 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
 
     Args:
         store: the run; tables of the cost of training need nothing of it.
-        paper: its name, such as sjdpp.
-        table: its number, such as 1 or IV.
-
-    Raises:
-        UsageError: the paper or the table is unknown, the table does not come from a run, or no cell of the run is of
-            the table's tasks or of those that its suite has in their place.
     """
     tables = tables_of(paper)
     number = _number(table)

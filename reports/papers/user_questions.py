@@ -12,21 +12,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun
 from stridebench.reports.quality import is_quality
-from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text, measured_text, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-
 
 LENGTH = "prompt_tokens"
 FORM = re.compile(r"[:,]weights=(int\d|nf4)")
@@ -92,8 +89,6 @@ class TwinPair:
     """Cells of a masked model and of its autoregressive twin, at one temperature and task.
 
     Args:
-        masked: cells of the masked model.
-        twin: cells of the twin.
         score: key of the quality that both have.
     """
 

@@ -13,7 +13,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,13 +23,11 @@ from matplotlib.figure import Figure
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import stats
 from stridebench.harness.record.run_notes import condition_file
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.meshes import cloud, draw
 from stridebench.reports.pareto import STYLE
-from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import Column, TextTable, estimate_text
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
 
 PAGE = Path(__file__).parents[1] / "data" / "study.html"
 LETTERS = "ABCDEFGH"
@@ -69,16 +67,7 @@ class StudyKey:
 
 
 def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, seed: int = 0) -> list[Path]:
-    """Write questionnaire.html, which contains its pictures, and key.json. The same seed gives the same order.
-
-    Args:
-        folder: where both files go.
-        cases: number of shapes to ask about.
-
-    Raises:
-        UsageError: fewer than two cells, too many, or one of them twice; or too few shapes that all cells made a mesh
-            of.
-    """
+    """Write questionnaire.html, which contains its pictures, and key.json. The same seed gives the same order."""
     if not 2 <= len(set(cells)) == len(cells) <= len(LETTERS):
         raise UsageError(f"a study compares 2 to {len(LETTERS)} different cells; found {', '.join(cells) or 'none'}")
     finished = {cell: FinishedCell.of(store.cell(cell)) for cell in cells}
@@ -152,8 +141,6 @@ class Votes:
     """Votes for one cell.
 
     Args:
-        label: the cell, as in tables.
-        votes: number of answers that chose it.
         share: its share of all answers, with an interval over participants.
     """
 
@@ -173,16 +160,7 @@ class VoteTally:
 
 
 def tally(key: Path, answers: Sequence[Path]) -> VoteTally:
-    """Count the answers of a study, one file a participant.
-
-    Args:
-        key: key.json of the study.
-        answers: files that the questionnaire saved.
-
-    Raises:
-        UsageError: a file is not a key or not a file of answers, belongs to another study, repeats a participant, or
-            names a case or a choice that does not exist.
-    """
+    """Count the answers of a study, one file a participant."""
     study = _read_key(key)
     chosen: dict[str, dict[int, str]] = {}
     for path in answers:

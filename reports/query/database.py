@@ -48,7 +48,6 @@ class Answer:
     """The rows of a query.
 
     Args:
-        names: of the columns, all different.
         types: of the columns, as SQL writes them.
         rows: Python values, None where SQL has NULL.
     """
@@ -59,15 +58,7 @@ class Answer:
 
 
 def ask(sql: str, runs: Sequence[NamedRun], seconds: float = SECONDS) -> Answer:
-    """Answer one SELECT over the views of the runs. Tables that it does not name are not read from the disk.
-
-    Args:
-        seconds: time limit of the query itself.
-
-    Raises:
-        UsageError: the text is not a single statement that reads, DuckDB refuses it, or it takes too long.
-        StoreError: a table of a run is damaged.
-    """
+    """Answer one SELECT over the views of the runs. Tables that it does not name are not read from the disk."""
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
         limit = threading.Timer(seconds, connection.interrupt)
         try:

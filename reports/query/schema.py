@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -23,12 +23,9 @@ from stridebench.harness.record.metrics import METRICS
 from stridebench.harness.record.requests import REQUESTS, Request
 from stridebench.harness.record.rows import SAMPLES, STEPS
 from stridebench.harness.record.store import Store
-from stridebench.reports.summary import INTERVALS, PLAIN, reader, summarise
+from stridebench.reports.finished_cell import reader
+from stridebench.reports.summary import INTERVALS, PLAIN, summarise
 from stridebench.reports.text_table import column_texts
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
 ARROW = {sql: kind for kind, sql in SQL_TYPES.items()}
@@ -257,11 +254,7 @@ def stored_rows(cells: Sequence[CellOfRun], file: str, columns: Sequence[ViewCol
 
     Args:
         cells: planned cells; those that are not finished give none.
-        file: of a cell, such as steps.parquet.
         columns: of the view, without those of ``FACTS``.
-
-    Raises:
-        StoreError: a table is damaged.
     """
     schema = pa.schema([(CELL_NUMBER, pa.int32()), *((column.name, column.kind) for column in columns)])
     tables = [schema.empty_table()]
@@ -282,11 +275,7 @@ def _numbered(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
 
 
 def requests_rows(runs: Sequence[NamedRun]) -> pa.Table:
-    """Return the rows of the view ``requests``: those of finished cells of engines.
-
-    Raises:
-        StoreError: a table is damaged.
-    """
+    """Return the rows of the view ``requests``: those of finished cells of engines."""
     rows = []
     for run in runs:
         for name in run.store.engine_cells():
@@ -298,11 +287,7 @@ def requests_rows(runs: Sequence[NamedRun]) -> pa.Table:
 
 
 def scores_rows(samples: pa.Table) -> pa.Table:
-    """Return one row a score of an output.
-
-    Args:
-        samples: ``stored_rows`` of samples.parquet.
-    """
+    """Return one row a score of an output."""
     names = (CELL_NUMBER, "prompt", "repetition", "warmup", "scores")
     rows = []
     for number, prompt, repetition, warmup, text in zip(*(samples[name].to_pylist() for name in names), strict=True):

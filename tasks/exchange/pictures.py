@@ -77,11 +77,7 @@ class DpgLayout(Layout):
     """ITEM.png: one picture, or four as a square; results are the ``*_detail.txt`` of its script."""
 
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
-        """Write one file a prompt.
-
-        Raises:
-            UsageError: a prompt has neither one nor four pictures.
-        """
+        """Write one file a prompt, or raise UsageError if a prompt has neither one nor four pictures."""
         from PIL import Image
 
         side, most = 0, 0
@@ -170,11 +166,7 @@ class VBenchLayout(Layout):
     """PROMPT-REPETITION.png, as VBench names its videos; results are not read back."""
 
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
-        """Write all pictures into one folder.
-
-        Raises:
-            UsageError: two prompts have the same text.
-        """
+        """Write all pictures into one folder, or raise UsageError if two prompts have the same text."""
         for output in outputs:
             path = folder / f"{_words(output)}-{output.repetition}.png"
             if path.exists():

@@ -23,11 +23,7 @@ from stridebench.tasks.metrics.features import mean
 
 
 def refuse_others(path: Path, judged: Sequence[Hashable], expected: Sequence[Hashable]) -> None:
-    """Refuse results of other prompts or outputs, or of some of them only.
-
-    Raises:
-        UsageError: they are; says how many of each.
-    """
+    """Refuse results of other prompts or outputs, or of some of them only."""
     given, asked = Counter(judged), Counter(expected)
     foreign, absent = given - asked, asked - given
     if foreign or absent:
@@ -48,11 +44,7 @@ def by_prompt(outputs: Sequence[Stored]) -> list[list[Stored]]:
 
 
 def field(output: Stored, name: str) -> Any:
-    """Return a field that the data of the benchmark's prompts has.
-
-    Raises:
-        UsageError: this prompt lacks it.
-    """
+    """Return a field that the data of the benchmark's prompts has, or raise UsageError if this prompt lacks it."""
     if name not in output.prompt.data:
         raise UsageError(f"{output.prompt.id} is not a prompt of this benchmark: it lacks {name}. Name another cell")
     return output.prompt.data[name]
@@ -149,11 +141,7 @@ class MtBenchLayout(Layout):
     """
 
     def write(self, outputs: Sequence[Stored], folder: Path) -> str:
-        """Write the answers.
-
-        Raises:
-            UsageError: a second turn follows another answer than the first turn of the same cell.
-        """
+        """Write the answers."""
         choices: dict[Any, dict[int, list[str]]] = {}
         for output in sorted(outputs, key=lambda output: int(field(output, "turn"))):
             turns = [*output.prompt.data.get("answered", ()), output.text().strip()]

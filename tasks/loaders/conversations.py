@@ -80,11 +80,7 @@ def side_of(text: str) -> str:
 
 
 def marks(names: Sequence[str]) -> set[str]:
-    """Return the keys of all questions of the tasks with their default parameters.
-
-    Raises:
-        UsageError: data is missing; the message names every task that lacks it.
-    """
+    """Return the keys of all questions of the tasks with their default parameters."""
     keys: set[str] = set()
     lacking = []
     for name in names:
@@ -131,13 +127,6 @@ def _turn(turn: Any, where: Where) -> tuple[str, str]:
 
 def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, excluded: set[str]) -> list[Prompt]:
     """Draw ``count`` of the prompts in a random order, without those whose questions are excluded.
-
-    Args:
-        name: of the data set, for messages.
-        prompts: to draw from.
-        count: number of prompts.
-        seed: of the order.
-        excluded: keys of questions that must not occur.
 
     Raises:
         UsageError: too few prompts are left.
@@ -212,11 +201,7 @@ class Second:
     conversation: str
 
     def check(self, task: str) -> None:
-        """Check that the parameters fit together.
-
-        Raises:
-            UsageError: they do not fit.
-        """
+        """Check that the parameters fit together."""
         if self.turn not in (0, 1, 2):
             raise UsageError(
                 f"the task {task} was given turn={self.turn}; questions have the turns 1 and 2, and 0 takes both"
@@ -234,10 +219,7 @@ class Second:
         """Return a prompt for each turn that is asked of each question that has it.
 
         Args:
-            task: its registered name.
-            questions: all questions.
             groups: the category of a prompt, by the category of its question.
-            path: the file of the questions, for messages.
 
         Raises:
             UsageError: two questions have the same id, or an answer to turn 1 is missing.
@@ -281,11 +263,6 @@ def messages_of(turns: Sequence[str], answered: Sequence[str]) -> tuple[dict[str
 def questions(published: PublishedTexts, file: str, groups: Mapping[str, str]) -> tuple[list[Question], str]:
     """Read all questions in the order of the file, and return them with its path.
 
-    Args:
-        published: the data set.
-        file: a path, or "".
-        groups: the known categories.
-
     Raises:
         UsageError: the file is missing, malformed, or of another benchmark.
     """
@@ -302,11 +279,7 @@ def questions(published: PublishedTexts, file: str, groups: Mapping[str, str]) -
 
 
 def answers_of(file: str) -> Answers:
-    """Read the first choice of each line of FastChat's model_answer: the answers to the turns of a question.
-
-    Raises:
-        UsageError: the file is missing or malformed.
-    """
+    """Read the first choice of each line of FastChat's model_answer: the answers to the turns of a question."""
     answers = {}
     path = Path(file).expanduser()
     for where, row in json_lines(path, "answers to the first turn", "model_answer of FastChat's llm_judge"):

@@ -44,11 +44,6 @@ def locate(path: str, name: str) -> Path:
 def read(path: Path, what: str, origin: str) -> str:
     """Read the text of a file, which may end in .gz or .zst, in UTF-8 or, with a byte order mark, UTF-16.
 
-    Args:
-        path: the file.
-        what: name of the data.
-        origin: who publishes it.
-
     Raises:
         UsageError: the file is missing, empty or not UTF-8; the message says who publishes it and its place.
     """
@@ -84,30 +79,18 @@ def missing(path: Path, what: str, origin: str, error: Exception | None = None) 
 
 
 def lines(path: Path, what: str, origin: str) -> list[tuple[Where, str]]:
-    """Read the lines that are not blank, stripped, each with its place.
-
-    Raises:
-        UsageError: see `read`.
-    """
+    """Read the lines that are not blank, stripped, each with its place."""
     numbered = enumerate(read(path, what, origin).split("\n"), 1)
     return [(Where(path, number), line.strip()) for number, line in numbered if line.strip()]
 
 
 def json_lines(path: Path, what: str, origin: str, kinds: tuple[type, ...] = (dict,)) -> list[tuple[Where, Any]]:
-    """Read the objects of a JSON-lines file, each with its place; or values of other ``kinds``.
-
-    Raises:
-        UsageError: see `read`; or a line is not a JSON object.
-    """
+    """Read the objects of a JSON-lines file, each with its place; or values of other ``kinds``."""
     return [(where, _object(line, where, kinds)) for where, line in lines(path, what, origin)]
 
 
 def json_file(path: Path, what: str, origin: str) -> Any:
-    """Read the content of a JSON file.
-
-    Raises:
-        UsageError: see `read`; or the file is not JSON.
-    """
+    """Read the content of a JSON file."""
     try:
         return json.loads(read(path, what, origin))
     except (ValueError, RecursionError) as error:
@@ -154,11 +137,7 @@ def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Wher
 
 
 def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
-    """Read the rows of a parquet file.
-
-    Raises:
-        UsageError: the file is missing or not parquet.
-    """
+    """Read the rows of a parquet file, or raise UsageError if the file is missing or not parquet."""
     from pyarrow import ArrowException
     from pyarrow.parquet import read_table
 
@@ -174,8 +153,6 @@ def hub_rows(identity: str, split: str, **options: Any) -> list[tuple[Where, Row
 
     Args:
         identity: ID or ID@REVISION.
-        split: of the data set.
-        options: further options of `load_dataset`; empty ones are left out.
 
     Raises:
         UsageError: the library is not installed, or the data set cannot be loaded.
@@ -197,11 +174,7 @@ def hub_rows(identity: str, split: str, **options: Any) -> list[tuple[Where, Row
 
 
 def text_of(row: Row, key: str, where: Where) -> str:
-    """Return a field that must be a text which is not blank, stripped.
-
-    Raises:
-        UsageError: the field is missing, blank or not a text.
-    """
+    """Return a field that must be a text which is not blank, stripped."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise where.fault(f"{key} is {value!r}, not a text; found the fields {field_names(row)}")

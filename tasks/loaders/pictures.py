@@ -57,11 +57,7 @@ class PictureTask(Task):
 
     @abstractmethod
     def every(self) -> Sequence[Prompt]:
-        """Return all prompts in the order of the data, with unique ids.
-
-        Raises:
-            UsageError: the data is missing or malformed.
-        """
+        """Return all prompts in the order of the data, with unique ids."""
 
     @final
     def prompts(self) -> Sequence[Prompt]:

@@ -31,14 +31,9 @@ class PublishedTexts:
     """A published data set.
 
     Args:
-        what: its name.
-        file: its path in the data folder.
         origin: who publishes it, under which file name.
-        hub: ID@REVISION of the hub.
-        config: the configuration of the hub's data set.
         files: which files of the hub's data set.
         package: a distribution that contains it, used if the data folder does not.
-        member: the file in that distribution.
     """
 
     what: str
@@ -56,7 +51,6 @@ class PublishedTexts:
         Args:
             path_or_empty: a path, or "".
             hub: "", `OFFICIAL`, ID or ID@REVISION.
-            split: of the hub's data set.
 
         Raises:
             UsageError: the data is missing, malformed or empty; the message names it and its place.
@@ -110,11 +104,7 @@ def _read(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
 
 
 def raw(row: Row, key: str, where: Where) -> str:
-    """Return a field that must be a text which is not blank. White space is kept.
-
-    Raises:
-        UsageError: the field is missing, blank or not a text.
-    """
+    """Return a field that must be a text which is not blank. White space is kept."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise where.fault(f"{key} is {value!r}, not a text; found the fields {field_names(row)}")
@@ -122,11 +112,7 @@ def raw(row: Row, key: str, where: Where) -> str:
 
 
 def texts(row: Row, key: str, where: Where, least: int = 0) -> tuple[str, ...]:
-    """Return a field that must be a list of ``least`` texts or more.
-
-    Raises:
-        UsageError: the field is not such a list.
-    """
+    """Return a field that must be a list of ``least`` texts or more."""
     value = row.get(key)
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise where.fault(f"{key} is {value!r}, not a list of texts")
@@ -136,11 +122,7 @@ def texts(row: Row, key: str, where: Where, least: int = 0) -> tuple[str, ...]:
 
 
 def unique(prompts: Sequence[Prompt], path: str) -> tuple[Prompt, ...]:
-    """Return the prompts as they are.
-
-    Raises:
-        UsageError: two prompts have the same id.
-    """
+    """Return the prompts as they are, or raise UsageError if two prompts have the same id."""
     ids: set[str] = set()
     for prompt in prompts:
         if prompt.id in ids:

@@ -28,7 +28,6 @@ class Clip:
 
     Args:
         model: one of open_clip's names.
-        path: a checkpoint of its layout.
         tensor_resize: resize pictures as floats, as HPSv2 does, and not as pictures, as CLIP does.
 
     Raises:
@@ -71,12 +70,7 @@ class Clip:
 
 
 def open_clip(model: str, path: str, folder: str) -> Clip:
-    """Open the CLIP that a task names: the user's checkpoint, or OpenAI's archive of that model, checked by its hash.
-
-    Raises:
-        UsageError: another model than OpenAI's was named without a checkpoint.
-        WeightsError: the file is missing, damaged or has another layout.
-    """
+    """Open the CLIP that a task names: the user's checkpoint, or OpenAI's archive of it, checked by its hash."""
     if path:
         checkpoint = Path(path).expanduser()
         return Clip(
@@ -108,9 +102,6 @@ def clip_score(picture_set: PictureSet, clip: Clip, prefix: str = "", resize: st
     """Return the mean of 100 max(cosine, 0) over pictures.
 
     Args:
-        picture_set: the pictures.
-        clip: computes the embeddings.
-        prefix: text in front of every prompt.
         resize: one of `images.RESIZES`.
     """
     if not picture_set.pictures:
@@ -160,20 +151,12 @@ class Head(nn.Module):
 
 
 def open_head(folder: str) -> Head:
-    """Open the published head.
-
-    Raises:
-        WeightsError: its file is missing or has another layout.
-    """
+    """Open the published head, or raise WeightsError if its file is missing or has another layout."""
     return load_head(weights.find(weights.AESTHETIC, folder))
 
 
 def load_head(path: Path) -> Head:
-    """Read a head from a file.
-
-    Raises:
-        WeightsError: the file cannot be read or does not fit.
-    """
+    """Read a head from a file, or raise WeightsError if the file cannot be read or does not fit."""
     head = Head()
     weights.fill(head, weights.read(path), path)
     return head.eval()
@@ -197,12 +180,7 @@ MODEL = "ViT-H-14"
 
 
 def open_hps(published: weights.WeightFile, folder: str, model: str = MODEL) -> Clip:
-    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
-
-    Raises:
-        UsageError: open_clip is not installed.
-        WeightsError: the file is missing, damaged or has another layout.
-    """
+    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``."""
     return Clip(model, weights.find(published, folder), tensor_resize=True)
 
 

@@ -72,11 +72,7 @@ class _Block(nn.Sequential):
 
 
 def load(folder: Path = WEIGHTS) -> Detector:
-    """Load the shipped detector, or another one.
-
-    Raises:
-        WeightsError: ``model.safetensors`` is missing, damaged or belongs to another network.
-    """
+    """Load the shipped detector, or another one."""
     path, model = folder / "model.safetensors", Detector()
     try:
         model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
@@ -95,11 +91,7 @@ def shipped() -> Detector:
 
 
 def prepare(pictures: UInt8[np.ndarray, "B H W 3"]) -> Float[Tensor, "B 3 64 64"]:
-    """Convert pixels to the range -1 to 1; a picture of 32 pixels is doubled.
-
-    Raises:
-        OutputError: the pictures are neither 64x64 nor 32x32.
-    """
+    """Convert pixels to the range -1 to 1; a picture of 32 pixels is doubled."""
     height, width = pictures.shape[1:3]
     if height != width or height not in emoji.SIZES:
         raise OutputError(
@@ -112,11 +104,7 @@ def prepare(pictures: UInt8[np.ndarray, "B H W 3"]) -> Float[Tensor, "B 3 64 64"
 
 @torch.no_grad()
 def find(model: Detector, pictures: UInt8[np.ndarray, "B H W 3"]) -> list[list[DetectedObject]]:
-    """Find the objects of each picture, in pixels of 64, most confident first.
-
-    Raises:
-        OutputError: the pictures are neither 64x64 nor 32x32.
-    """
+    """Find the objects of each picture, in pixels of 64, most confident first."""
     heat, kind, colour = model(prepare(pictures)).float().split(SPLIT, 1)
     score = heat.sigmoid()[:, 0]
     # True centres are eight cells apart, so only the highest of two within two cells counts.

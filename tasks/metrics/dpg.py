@@ -28,10 +28,8 @@ class Proposition:
     """A proposition.
 
     Args:
-        id: of the question.
         parents: ids of the propositions that it depends on; 0 is none.
         category: such as ``attribute - color``.
-        text: of the question.
     """
 
     id: int
@@ -46,7 +44,6 @@ class Marks:
 
     Args:
         score: the share of its propositions that hold, in [0, 1].
-        answers: the raw answers by question id.
     """
 
     score: float
@@ -84,7 +81,6 @@ def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int,
     categories use the raw answers of the last crop, as in the official code.
 
     Args:
-        questions: of the prompt.
         crops: answers of each crop by question id, true for "yes".
 
     Raises:
@@ -114,13 +110,7 @@ def picture_marks(questions: Sequence[Proposition], crops: Sequence[Mapping[int,
 def summary(
     questions: Mapping[str, Sequence[Proposition]], marks: Mapping[str, Marks], failures: int = 0
 ) -> dict[str, SetScore]:
-    """Return ``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100.
-
-    Args:
-        questions: by the item id of their prompt.
-        marks: of each picture, by the item id of its prompt.
-        failures: number of pictures that could not be judged.
-    """
+    """Return ``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100."""
     ids: dict[str, list[str]] = {}
     values: dict[str, list[float]] = {}
     for item in sorted(marks):
@@ -134,11 +124,7 @@ def summary(
 
 
 def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
-    """Read the answers in a ``*_detail.txt`` of the official code: for each item and crop, by question text.
-
-    Raises:
-        UsageError: the file is missing, or a line is malformed.
-    """
+    """Read the answers in a ``*_detail.txt`` of the official code: for each item and crop, by question text."""
     out: dict[str, dict[str, dict[str, bool]]] = {}
     for where, line in lines(path, "DPG-Bench answers", "compute_dpg_bench.py of TencentQQGYLab/ELLA"):
         match = DETAIL.fullmatch(line)

@@ -36,10 +36,6 @@ class PictureSet:
     """The pictures of a cell with their prompts, in the order of prompt id and repetition.
 
     Args:
-        ids: prompt id of each picture.
-        categories: of its prompt.
-        texts: of its prompt.
-        pictures: the pictures.
         failures: number of outputs that are not pictures.
     """
 
@@ -94,9 +90,6 @@ def mean(
     """Return the mean over outputs. Its 95 % interval resamples prompts, because one prompt's outputs are correlated.
 
     Args:
-        ids: prompt of each value.
-        values: one an output.
-        failures: number of outputs without a value.
         within: the least and the largest value that the figure can have, or None if it has no bounds.
 
     Raises:
@@ -127,8 +120,6 @@ def with_interval(
 
     Args:
         interval: in the unit that ``within`` maps 0 and 1 to; None if nothing was counted.
-        n: outputs.
-        failures: outputs without a value.
     """
     if interval is None:
         return SetScore(None, n, failures, reason="nothing to score was counted")
@@ -149,8 +140,6 @@ class FeatureNet(ABC):
     """A network that computes ``width`` features of a picture.
 
     Attributes:
-        name: the name that its scores have.
-        width: number of features.
         enough: fewest pictures of a Frechet distance.
     """
 
@@ -161,12 +150,7 @@ class FeatureNet(ABC):
     @classmethod
     @abstractmethod
     def open(cls, folder: str = "") -> FeatureNet:
-        """Open the published file in ``folder``, checked by hash; "" is torch's checkpoint folder.
-
-        Raises:
-            WeightsError: the file is missing, damaged or has another layout.
-            UsageError: the package of the network is not installed.
-        """
+        """Open the published file in ``folder``, checked by hash; "" is torch's checkpoint folder."""
 
     @abstractmethod
     def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
@@ -340,11 +324,7 @@ def device() -> str:
 
 
 def imported(name: str, how: str) -> Any:
-    """Import an optional package.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Import an optional package, or raise UsageError if it is not installed."""
     from stridebench.harness.machine import extras
 
     extras.ensure()

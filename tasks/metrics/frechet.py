@@ -47,12 +47,7 @@ def gaussian(features: Float[np.ndarray, "N E"]) -> Gaussian:
 
 
 def distance(one: Gaussian, other: Gaussian) -> float:
-    """Return pytorch-fid's squared Frechet distance.
-
-    Raises:
-        ValueError: the product of the covariances lacks a real square root (too few pictures, or constant ones).
-        UsageError: pytorch-fid is not installed.
-    """
+    """Return pytorch-fid's squared Frechet distance."""
     formula: Any = imported("pytorch_fid.fid_score", INSTALL).calculate_frechet_distance
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # SciPy's warning about an argument; pytorch-fid's note on singular products
@@ -60,11 +55,7 @@ def distance(one: Gaussian, other: Gaussian) -> float:
 
 
 def statistics(path: Path) -> Gaussian:
-    """Read a file of statistics as pytorch-fid saves it: arrays ``mu`` and ``sigma``.
-
-    Raises:
-        UsageError: the file is missing or contains something else.
-    """
+    """Read a file of statistics as pytorch-fid saves it: arrays ``mu`` and ``sigma``."""
     try:
         with np.load(path) as arrays:
             return Gaussian(arrays["mu"], arrays["sigma"], 0)
@@ -91,11 +82,7 @@ def frechet(
     ``minimum`` asks for fewer pictures than the network needs, the bias is larger than the interval and there is none.
 
     Args:
-        pictures: the set to measure.
-        reference: the reference set, or its statistics.
-        net: computes the features.
         minimum: fewest pictures on either side; 0 takes the network's number.
-        failures: number of outputs that are not pictures.
 
     Raises:
         UsageError: pytorch-fid is not installed, or the statistics have another width.
@@ -156,12 +143,6 @@ def _weighted(
 
 def kid(pictures: Sequence[Picture], reference: Sequence[Picture], net: FeatureNet, failures: int = 0) -> SetScore:
     """Return the mean over subsets; the interval is 1.96 standard deviations of a subset's value on either side.
-
-    Args:
-        pictures: the set to measure.
-        reference: real pictures.
-        net: computes the features.
-        failures: number of outputs that are not pictures.
 
     Raises:
         UsageError: torchmetrics is not installed.

@@ -43,7 +43,6 @@ class Detection:
 
     Args:
         box: x0, y0, x1, y1 in pixels.
-        score: of the detector.
         colour: of the classifier; "" if it was not asked.
     """
 
@@ -124,11 +123,7 @@ class GenEvalResult:
 
 
 def read_results(path: Path) -> tuple[GenEvalResult, ...]:
-    """Read a ``results.jsonl`` of evaluate_images.py.
-
-    Raises:
-        UsageError: the file is missing, or a line is malformed.
-    """
+    """Read a ``results.jsonl`` of evaluate_images.py."""
     out = []
     for where, row in json_lines(path, "GenEval results", "evaluate_images.py of djghosh13/geneval"):
         correct = row.get("correct")
@@ -174,7 +169,6 @@ class DetectedObject:
     """One object in a picture.
 
     Args:
-        kind: its class.
         colour: "" if it has none.
         x: centre in pixels, to the right.
         y: centre in pixels, down.
@@ -200,7 +194,6 @@ def judge_attributes(objects: Sequence[DetectedObject], prompt: Mapping[str, Any
     """Score one picture; each score is 0 or 1 and is GenEval's judgement of the prompt reduced to one aspect.
 
     Args:
-        objects: the detected objects, in any order.
         prompt: a prompt in GenEval's layout: tag, include (class, count, and color or position if the prompt names
             them), exclude (class, count).
 
@@ -230,14 +223,7 @@ def _without(include: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str,
 def regions(
     objects: Sequence[DetectedObject], textured: bool, cells: int = 16, pixels: int = 64
 ) -> Int8[np.ndarray, "cells cells"]:
-    """Return the region of each token's cell in a generated picture: OBJECT if its middle lies in a detected box.
-
-    Args:
-        objects: detected objects, in pixels.
-        textured: whether the prompt's background is textured.
-        cells: of a side.
-        pixels: of a side.
-    """
+    """Return the region of each token's cell in a generated picture: OBJECT if its middle lies in a detected box."""
     middle = (np.arange(cells) + 0.5) * pixels / cells
     out = np.full((cells, cells), TEXTURED if textured else SMOOTH, dtype=np.int8)
     for thing in objects:

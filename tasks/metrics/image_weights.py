@@ -27,7 +27,6 @@ class WeightFile:
 
     Args:
         file: its official name.
-        origin: who publishes it.
         sha256: the first digits of its hash; "" if the publisher states none.
         package: an installed package that contains it; "" if there is none.
     """
@@ -70,11 +69,7 @@ def folder_of(folder: str) -> Path:
 
 
 def find(weights: WeightFile, folder: str = "") -> Path:
-    """Return the path of the file and check that it is the published one.
-
-    Raises:
-        WeightsError: the file is missing, or its hash differs; the message names the file, its origin and its place.
-    """
+    """Return the path of the file and check that it is the published one."""
     path = folder_of(folder) / weights.file
     if not path.is_file():
         path = _in_package(weights) or path
@@ -86,11 +81,7 @@ def find(weights: WeightFile, folder: str = "") -> Path:
 
 
 def check(path: Path, weights: WeightFile) -> None:
-    """Compare the hash of a file with the published one.
-
-    Raises:
-        WeightsError: the hashes differ.
-    """
+    """Compare the hash of a file with the published one, or raise WeightsError if the hashes differ."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not digest.startswith(weights.sha256):
@@ -140,11 +131,7 @@ def _load(path: Path) -> Any:
 
 
 def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load tensors into a network; their layouts must be equal.
-
-    Raises:
-        WeightsError: a key is missing or unexpected, or a shape differs.
-    """
+    """Load tensors into a network; their layouts must be equal."""
     try:
         net.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:

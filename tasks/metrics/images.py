@@ -56,10 +56,7 @@ def inception_score(picture_set: PictureSet, net: Inception, minimum: int = ENOU
     Pictures are split at random (fixed seed), so that pictures of one prompt do not share a split.
 
     Args:
-        picture_set: the pictures.
-        net: computes the features.
         minimum: fewest pictures; a score of n pictures cannot exceed n / splits, so few pictures bias it downwards.
-        splits: number of splits.
     """
     n = len(picture_set.pictures)
     if n < max(minimum, splits):
@@ -96,8 +93,6 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
 
     Args:
         groups: pictures by prompt id; prompts with fewer than two are left out.
-        net: measures the distance.
-        failures: number of outputs that are not pictures.
     """
     several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
     n = sum(map(len, several.values()))
@@ -123,7 +118,6 @@ class Settings:
             are computed for every cell.
         minimum: fewest pictures of a Frechet distance; 0 takes the network's number.
         clip_model: open_clip's name of the model: one of OpenAI's ViT-L/14, ViT-B/16 and ViT-B/32, or another.
-        clip_weights: the checkpoint of another CLIP.
         clip_prefix: text before every prompt that CLIP reads.
         clip_resize: how pictures are resized before CLIP (``RESIZES``).
     """
@@ -214,11 +208,7 @@ FIGURES = tuple(figure for figures in SCORERS.values() for figure in figures)
 
 
 def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the names of scorers in a sequence, or in one string that separates them by commas or spaces.
-
-    Raises:
-        UnknownNameError: there is no such scorer.
-    """
+    """Return the names of scorers in a sequence, or in one string that separates them by commas or spaces."""
     scorer_names = scorers.replace(",", " ").split() if isinstance(scorers, str) else list(scorers)
     for name in scorer_names:
         if name not in SCORERS and name not in PICTURE_SCORERS:
@@ -230,12 +220,6 @@ def score(
     scorers: Sequence[str] | str, outputs: Sequence[Scored], settings: Settings, own: Mapping[str, Scorer] | None = None
 ) -> dict[str, SetScore]:
     """Return all scores. A score whose weights or package are missing has the reason and no value.
-
-    Args:
-        scorers: names of scorers.
-        outputs: the outputs of a cell.
-        settings: of the scorers.
-        own: further scorers, of the benchmark.
 
     Raises:
         UnknownNameError: there is no such scorer.
@@ -260,8 +244,6 @@ def elsewhere(
     """Refuse a score whose detector or question answerer is not part of this package.
 
     Args:
-        picture_set: the pictures.
-        settings: of the scorers.
         how: what judges, and how to get the score.
         requirements: files of the judge whose publisher states a hash.
 
@@ -279,11 +261,7 @@ def _reference(path: Path) -> Gaussian | list[Picture]:
 
 
 def reference_files(path: Path) -> list[Path]:
-    """Return the pictures of a reference, or its .npz of statistics.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Return the pictures of a reference, or its .npz of statistics, or raise UsageError if there are none."""
     if path.suffix == ".npz" and path.is_file():
         return [path]
     if not path.is_dir():
@@ -295,11 +273,7 @@ def reference_files(path: Path) -> list[Path]:
 
 
 def picture(file: Path) -> Picture:
-    """Read a picture file.
-
-    Raises:
-        UsageError: the file cannot be read as a picture.
-    """
+    """Read a picture file, or raise UsageError if the file cannot be read as a picture."""
     from PIL import Image
 
     try:

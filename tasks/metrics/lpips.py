@@ -45,19 +45,11 @@ class Lpips:
 
     @classmethod
     def open(cls, folder: str = "") -> Lpips:
-        """Open the published file in ``folder``, checked by its hash.
-
-        Raises:
-            WeightsError: the file is missing or damaged.
-        """
+        """Open the published file in ``folder``, checked by its hash."""
         return cls(weights.find(weights.ALEXNET, folder))
 
     def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
-        """Return the distance of every two pictures, in the order of ``itertools.combinations``.
-
-        Raises:
-            OutputError: the pictures differ in size.
-        """
+        """Return the distance of every two pictures, in the order of ``itertools.combinations``."""
         if len({picture.pixels.shape for picture in pictures}) > 1:
             raise OutputError("LPIPS compares pictures of one size; those of a prompt have several")
         with torch.inference_mode():

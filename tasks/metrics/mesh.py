@@ -33,7 +33,6 @@ class Protocol:
 
     Args:
         points: number of points drawn on each surface.
-        seed: of the draws.
         scale: how each mesh is scaled before points are drawn. none: it stays as it is. cube: its box is centred and
             the longest side becomes 1.9, as in BPT's script. sphere: its box is centred and its farthest vertex comes
             to 1.
@@ -64,7 +63,6 @@ class Distances:
 
     Args:
         chamfer: mean distance from a point of one to the nearest of the other, both ways, summed.
-        hausdorff: the largest of those distances.
         normals: mean |cosine| between normals at nearest points, both ways.
     """
 
@@ -80,7 +78,6 @@ class Fragments:
     Args:
         components: number of pieces that share no vertex.
         open_edges: share of edges that lie in one face only.
-        faces: number of triangles.
     """
 
     components: int
@@ -92,8 +89,6 @@ def sample(mesh: Mesh, protocol: Protocol, stream: int = 0) -> Surface:
     """Draw points on a mesh.
 
     Args:
-        mesh: the mesh.
-        protocol: number of points, scale and seed.
         stream: other numbers give other draws of the same seed.
 
     Raises:
@@ -149,20 +144,12 @@ def distances(first: Surface, second: Surface, squared: bool = False) -> Distanc
 
 
 def compare(mesh: Mesh, reference: Mesh, protocol: Protocol) -> Distances:
-    """Return the distances of two meshes under a protocol.
-
-    Raises:
-        OutputError: one of them has the area 0, or a vertex is not finite.
-    """
+    """Return the distances of two meshes under a protocol."""
     return distances(sample(mesh, protocol), sample(reference, protocol, stream=1), protocol.squared)
 
 
 def fragments(mesh: Mesh) -> Fragments:
-    """Count pieces and open edges. Equal vertices are merged first, and faces without three corners are left out.
-
-    Raises:
-        OutputError: a vertex is not finite, or no face has three corners.
-    """
+    """Count pieces and open edges. Equal vertices are merged first, and faces without three corners are left out."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -179,11 +166,7 @@ def fragments(mesh: Mesh) -> Fragments:
 
 
 def scores(mesh: Mesh, goal: Surface, protocol: Protocol, tokens: int) -> dict[str, float]:
-    """Return all ``METRICS`` of a mesh of so many tokens that should equal the surface ``goal``.
-
-    Raises:
-        OutputError: the mesh has the area 0, or a vertex is not finite.
-    """
+    """Return all ``METRICS`` of a mesh of so many tokens that should equal the surface ``goal``."""
     measured, broken = distances(sample(mesh, protocol), goal, protocol.squared), fragments(mesh)
     return {
         "chamfer": measured.chamfer,

@@ -76,9 +76,7 @@ def perplexity(ids: Sequence[str], nats: Sequence[float], failures: int = 0) -> 
     """Return exp of the mean nats a token over outputs of one length; the 95 % interval resamples prompts.
 
     Args:
-        ids: prompt of each output.
         nats: mean over the tokens of each output.
-        failures: number of outputs without a token.
     """
     score = mean(ids, nats, failures)
     if score.value is None:
@@ -91,10 +89,6 @@ def distinct(texts: Mapping[str, Sequence[str]], n: int) -> SetScore:
     """Return different n-grams of characters over all n-grams, in all texts together; no n-gram spans two texts.
 
     It falls with the number of texts, so compare cells with equal numbers of prompts only.
-
-    Args:
-        texts: by prompt id.
-        n: length of an n-gram.
     """
     grams = [text[at : at + n] for of_prompt in texts.values() for text in of_prompt for at in range(len(text) - n + 1)]
     count = sum(map(len, texts.values()))

@@ -2,8 +2,8 @@
 
 The program defines functions. The check calls them over a socket and compares plain data, so the program never holds
 the channel of the verdict, and cannot change how the check compares. If bubblewrap is installed, the program runs
-inside it. Otherwise it gets an unprivileged user (if the harness runs as root) and the namespaces that the kernel
-allows. Limits of time, memory, files and processes always hold. `isolation` measures what holds on a machine.
+inside it. Otherwise it gets an unprivileged user (if the harness runs as root) and no network (if the kernel allows
+that). Limits of time, memory, files and processes always hold. `isolation` measures what holds on a machine.
 
 This prevents accidents: an endless loop, a deleted file, a full disk. It is not a security boundary.
 """
@@ -56,10 +56,10 @@ class Limits:
     Args:
         timeout_s: wall time of the program and its check; the CPU time of a process is one second more.
         memory_mb: address space of a process, in MiB.
-        file_mb: size of a file, and of all files if the program has a separate file system, in MiB.
+        file_mb: size of a file, and of all files inside bubblewrap, in MiB.
         open_files: at once.
         processes: at once; threads count as processes.
-        namespaces: False uses neither namespaces nor bubblewrap, as on a kernel that refuses them.
+        namespaces: False uses neither bubblewrap nor an empty network, as on a kernel that refuses them.
     """
 
     timeout_s: float = 5.0
@@ -103,11 +103,9 @@ class ProgramOutcome:
     """How a program ended.
 
     Args:
-        passed: the check ran to its end.
         reason: "passed"; "assertion"; "error" for any other exception; "exit" if the program ended its process early;
             "timeout"; "memory"; "killed" by a signal.
         detail: the exception or signal, at most 300 characters.
-        isolation: what held while it ran.
     """
 
     passed: bool
@@ -128,7 +126,6 @@ def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Lim
             the program's function of that name. Arguments and results are copied; only plain data comes back, anything
             else as a handle that can be passed on but equals nothing.
         names: names of the program that the check uses as ``remote(name)`` without saying so.
-        limits: default `Limits()`.
 
     Raises:
         UsageError: the sandbox itself could not start.
@@ -192,11 +189,7 @@ def _isolation(child: subprocess.Popen[bytes], limits: Limits) -> Isolation:
 
 @functools.cache
 def isolation() -> Isolation:
-    """Return the isolation of this machine, measured once with an empty program.
-
-    Raises:
-        UsageError: the sandbox cannot start here.
-    """
+    """Return the isolation of this machine, measured once with an empty program."""
     return run("pass").isolation
 
 

@@ -27,11 +27,9 @@ from io import BufferedRWPair
 from typing import Any
 
 LINUX = sys.platform.startswith("linux")
-NEW_MOUNT, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+NEW_USER, NEW_NET = 0x10000000, 0x40000000
 DEATH_SIGNAL, DUMPABLE, KEEP_CAPABILITIES, NO_NEW_PRIVILEGES = 1, 4, 8, 38
 CAPABILITY_VERSION, READ_ANY_FILE = 0x20080522, 1 << 2
-NO_SUID, NO_DEVICES, RECURSIVE, PRIVATE = 2, 4, 0x4000, 0x40000
-MOUNT_SETATTR, HERE, WITH_SUBMOUNTS, READ_ONLY = 442, -100, 0x8000, 1
 BASES: tuple[Any, ...] = (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset, range)
 # None of these can be changed from a message: a class of Python could be given another ``__eq__``.
 NAMED = (*BASES, collections.deque, date, datetime, timedelta, Decimal, iter)
@@ -40,11 +38,7 @@ VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()), type({}.values()))
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call a function of the C library; integers are passed as longs.
-
-    Raises:
-        OSError: it failed.
-    """
+    """Call a function of the C library; integers are passed as longs, or raise OSError if it failed."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.restype = ctypes.c_long
     result = int(function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
@@ -59,35 +53,18 @@ def control(option: int, value: int) -> None:
         call("prctl", option, value, 0, 0, 0)
 
 
-def unshare(isolate: bool) -> int:
-    """Enter new network, process, mount and IPC namespaces; return the flags that the kernel granted, or 0."""
-    if not (LINUX and isolate):
-        return 0
+def leave_network() -> bool:
+    """Enter an empty network namespace, and return whether the kernel allows it."""
     user, group = os.geteuid(), os.getegid()
-    flags = NEW_MOUNT | NEW_NET | NEW_PID | NEW_IPC | (0 if user == 0 else NEW_USER)
     try:
-        call("unshare", ctypes.c_int(flags))  # an int: the kernel takes this one as a C int
-    except OSError:
-        return 0
-    if flags & NEW_USER:
-        with contextlib.suppress(OSError):  # then no mount can be changed
+        call("unshare", ctypes.c_int(NEW_NET | (NEW_USER if user else 0)))  # an int: the kernel takes it as a C int
+    except (OSError, AttributeError):  # other systems have no such function
+        return False
+    if user:
+        with contextlib.suppress(OSError):
             for name, text in ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"):
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
-    return flags
-
-
-def protect_files(file_mb: int) -> bool:
-    """Make all files read only but for a new file system in the current folder; return whether the kernel did."""
-    attributes, here = struct.pack("=4Q", READ_ONLY, 0, 0, 0), os.getcwd()
-    try:
-        call("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
-        size = f"size={file_mb}m,nr_inodes=4096,mode=777".encode()
-        call("syscall", MOUNT_SETATTR, HERE, b"/", WITH_SUBMOUNTS, attributes, len(attributes))
-        call("mount", b"tmpfs", here.encode(), b"tmpfs", NO_SUID | NO_DEVICES, size)
-    except OSError:
-        return False
-    os.chdir(here)
     return True
 
 
@@ -149,22 +126,18 @@ def limit(spec: dict[str, Any], processes: int) -> None:
                 raise
 
 
-def confine(spec: dict[str, Any], flags: int, files: bool) -> None:
+def confine(spec: dict[str, Any]) -> None:
     """Drop every right that can be dropped; if this is the program, write its isolation to standard output."""
-    inside = spec["bubblewrap"]
+    inside, named = spec["bubblewrap"], os.geteuid() != 0
+    alone = spec["namespaces"] and not inside and leave_network()
     dropped = drop_user(spec["user"])
     control(DEATH_SIGNAL, signal.SIGKILL)  # after the change of user, which clears it
     control(NO_NEW_PRIVILEGES, 1)
-    alone = dropped or flags & NEW_USER or inside
-    limit(spec, spec["processes"] + (0 if alone else tasks_of(os.getuid())))
+    counted = dropped or inside or (alone and named)  # a user of this namespace has no other processes
+    limit(spec, spec["processes"] + (0 if counted else tasks_of(os.getuid())))
     if spec["role"] == "check":
         return
-    isolated = {
-        "network": inside or bool(flags & NEW_NET),
-        "processes": inside or bool(flags & NEW_PID),
-        "files": inside or files or dropped,
-        "bubblewrap": inside,
-    }
+    isolated = {"network": inside or alone, "processes": inside, "files": inside or dropped, "bubblewrap": inside}
     os.write(1, json.dumps(isolated).encode() + b"\n")
     silence(0, 1, 2)
 
@@ -283,11 +256,7 @@ def text_of(error: BaseException) -> str:
 
 
 def received(stream: BufferedRWPair) -> Any:
-    """Return the value of an answer, or raise the exception that it names.
-
-    Raises:
-        Gone: the program has ended.
-    """
+    """Return the value of an answer, or raise the exception that it names, or raise Gone if the program has ended."""
     try:
         kind, value = Answered(stream).load()
     except (EOFError, ConnectionError) as error:
@@ -337,48 +306,8 @@ def check(spec: dict[str, Any]) -> None:
     os.write(output, json.dumps(["exit", ""] if gone else [reason, detail]).encode())
 
 
-def guarded(act: Callable[[], None]) -> int:
-    """Run a function in another process; collect what ends, and return its exit code (128 + signal)."""
-    child = os.fork()
-    if child == 0:
-        try:
-            act()
-            os._exit(0)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-    silence(1)
-    pid, status = os.wait()
-    while pid != child:
-        pid, status = os.wait()
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
-
-
-def main() -> int:
-    """Confine this process and take the role of the specification; return an exit code.
-
-    The first process of a process namespace outlives the role: the kernel ends all others with it.
-    """
-    spec = json.load(sys.stdin)
-    flags = unshare(spec["namespaces"] and not spec["bubblewrap"])
-    files = bool(flags & NEW_MOUNT) and protect_files(spec["file_mb"])
-
-    def role() -> None:
-        confine(spec, flags, files)
-        (serve if spec["role"] == "program" else check)(spec)
-
-    def first() -> None:
-        control(DEATH_SIGNAL, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            call("mount", b"proc", b"/proc", b"proc", NO_SUID | NO_DEVICES, None)
-        os._exit(guarded(role))
-
-    control(DEATH_SIGNAL, signal.SIGKILL)
-    return guarded(first if flags & NEW_PID else role)
-
-
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
+    spec = json.load(sys.stdin)
+    confine(spec)
+    (serve if spec["role"] == "program" else check)(spec)
+    os._exit(0)

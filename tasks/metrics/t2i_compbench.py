@@ -33,11 +33,7 @@ def kind_of(prompt: str, spatial: Sequence[str], action: Sequence[str]) -> Kind:
 
 
 def read_results(path: Path) -> dict[int, float]:
-    """Read the scores of a ``vqa_result.json`` by question id; numbers may be written as text.
-
-    Raises:
-        UsageError: the file is missing or malformed.
-    """
+    """Read the scores of a ``vqa_result.json`` by question id; numbers may be written as text."""
     rows = json_file(path, "T2I-CompBench results", "the evaluation of Karine-Huang/T2I-CompBench")
     out: dict[int, float] = {}
     for index, row in enumerate(rows if isinstance(rows, list) else [rows]):
@@ -52,12 +48,7 @@ def read_results(path: Path) -> dict[int, float]:
 
 
 def summary(results: Mapping[str, Mapping[int, float]], per_prompt: int = 10) -> dict[str, SetScore]:
-    """Return the mean of each category. Question ids count pictures, ``per_prompt`` for each prompt in turn.
-
-    Args:
-        results: by category, then by question id.
-        per_prompt: pictures of a prompt.
-    """
+    """Return the mean of each category. Question ids count pictures, ``per_prompt`` for each prompt in turn."""
     out = {}
     for name in CATEGORIES:
         rows = sorted(results.get(name, {}).items())

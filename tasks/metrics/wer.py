@@ -46,11 +46,7 @@ class Count(NamedTuple):
 
 
 def count(transcript: Transcript, metric: str) -> Count:
-    """Count errors under a metric of ``METRICS``. In an empty transcript every word is deleted.
-
-    Raises:
-        OutputError: the reference is empty, so no rate is defined.
-    """
+    """Count errors under a metric of ``METRICS``. In an empty transcript every word is deleted."""
     import jiwer
 
     normalise = _normaliser(metric == "wer")
@@ -68,12 +64,7 @@ def count(transcript: Transcript, metric: str) -> Count:
 
 
 def scores(transcript: Transcript) -> dict[str, float]:
-    """Return errors over words of one utterance; insertions can bring it above 1. ``wer`` needs the table.
-
-    Raises:
-        OutputError: see `count`.
-        UsageError: another table of spellings than Whisper's is installed.
-    """
+    """Return errors over words of one utterance; insertions can bring it above 1. ``wer`` needs the table."""
     counts = {name: count(transcript, name) for name in METRICS if name != "wer" or table() is not None}
     return {name: total.errors / total.words for name, total in counts.items()}
 
@@ -114,11 +105,7 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
 
 @lru_cache(maxsize=1)
 def table() -> Mapping[str, str] | None:
-    """Return Whisper's spellings, British to American, or None if the package is not installed.
-
-    Raises:
-        UsageError: another table is installed.
-    """
+    """Return Whisper's spellings, British to American, or None if the package is not installed."""
     spec = importlib.util.find_spec("whisper_normalizer")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -126,11 +113,7 @@ def table() -> Mapping[str, str] | None:
 
 
 def read_table(path: Path) -> Mapping[str, str]:
-    """Read the table of a file.
-
-    Raises:
-        UsageError: the file is missing, or is not Whisper's table.
-    """
+    """Read the table of a file, or raise UsageError if the file is missing, or is not Whisper's table."""
     try:
         raw = path.read_bytes()
     except OSError as error:

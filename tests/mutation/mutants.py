@@ -17,6 +17,7 @@ TARGETS = (
     "harness/core/sampling.py",
     "harness/core/draws.py",
     "harness/record/stats.py",
+    "harness/record/paired_tests.py",
     "harness/record/columns.py",
     "harness/record/metrics.py",
     "harness/proof",
@@ -24,6 +25,8 @@ TARGETS = (
     "reports/gate/baseline.py",
     "reports/gate/decision.py",
     "reports/summary.py",
+    "reports/flags.py",
+    "reports/finished_cell.py",
     "harness/backbones/slots",
 )
 """``reports/gate/compare.py`` decides nothing: it prints two runs beside each other."""

@@ -28,8 +28,7 @@ from stridebench.harness.discover import load_all
 from stridebench.harness.errors import EnumerationLimit, UsageError
 from stridebench.harness.proof.cases import Case, cases_to_verify
 from stridebench.harness.proof.distance import DRAWN, WHOLE, Effort, measure
-from stridebench.harness.proof.foreign import foreign_randomness
-from stridebench.harness.proof.prove import EXACT
+from stridebench.harness.proof.prove import EXACT, foreign_randomness
 from stridebench.harness.proof.random_cases import random_case
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import ModelDrafter

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from stridebench.reports import forest
-from stridebench.reports.conclusions import conclusions
-from stridebench.reports.ranked import gains, groups, loses
+from stridebench.reports.ranked import conclusions, gains, groups, loses
 from stridebench.reports.summary import summarise
 from tests.support.fake_store import empty
 

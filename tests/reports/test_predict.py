@@ -18,14 +18,14 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import machine_profile
 from stridebench.harness.run.group import facts_of
-from stridebench.reports import predict
+from stridebench.reports import machines, predict
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, meta, record, step, tiny
 from tests.support.page_runs import stored
 
 # 1 GB/s and 1 GFLOP/s: 1 M parameters in bf16 are read in 2 ms, and one row takes 2 ms too. A launch takes 1 us.
-SLOW = predict.Machine("slow", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {})
-WIDE = predict.Machine("wide", 1e9, {"bf16": 1e15}, 0.0, {})
+SLOW = machines.Machine("slow", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {})
+WIDE = machines.Machine("wide", 1e9, {"bf16": 1e15}, 0.0, {})
 GOLDEN = Path(__file__).parent / "golden" / "quick" / "store.tar.xz"
 
 
@@ -64,7 +64,7 @@ def test_a_drafter_and_the_host_are_charged() -> None:
 
 def test_the_gain_ends_where_rows_are_no_longer_free() -> None:
     """Bytes are read in 2 ms. Plain takes B / 10 ms more than that from 20 rows on, ours with 4 rows from 5 on."""
-    machine = predict.Machine("m", 1e9, {"bf16": 2e10}, 0.0, {})  # a row takes 0.1 ms
+    machine = machines.Machine("m", 1e9, {"bf16": 2e10}, 0.0, {})  # a row takes 0.1 ms
     plain, ours = counts([1] * 6, 0, 6), counts([4] * 2, 0, 6)
 
     def gain(batch: int) -> float:
@@ -92,9 +92,9 @@ def test_the_parameters_of_a_preset(text: str | None, number: float | None) -> N
 
 
 class TestProfiles:
-    @pytest.mark.parametrize("name", predict.machines())
+    @pytest.mark.parametrize("name", machines.machines())
     def test_those_that_ship_have_every_figure_and_its_source(self, name: str) -> None:
-        machine = predict.machine(name)
+        machine = machines.machine(name)
         assert set(machine.rates) >= {"bf16", "fp16", "fp32"}
         assert all(len(source) >= 4 for source in machine.sources.values())
         assert 1e11 < machine.bandwidth < machine.rates["fp32"]
@@ -119,13 +119,13 @@ class TestProfiles:
         path = tmp_path / "m.yaml"
         path.write_text(yaml.safe_dump(body | change))
         with pytest.raises(UsageError, match=says):
-            predict.machine(str(path))
+            machines.machine(str(path))
 
     def test_other_files_and_names_are_one_error(self, tmp_path: Path) -> None:
         (tmp_path / "list.yaml").write_text("- 1")
         for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "is not known")):
             with pytest.raises(UsageError, match=says):
-                predict.machine(name)
+                machines.machine(name)
 
     def test_a_type_without_a_rate_is_one_error(self) -> None:
         with pytest.raises(UsageError, match="lacks a rate of fp16"):
@@ -141,7 +141,7 @@ class TestProfiles:
             machine_profile, "FITTED", {"bf16": ("bf16", "", 2.0), "int8": ("bf16", ":weights=int8", 1.0)}
         )
         machine_profile.write(tmp_path / "here.yaml")
-        machine = predict.machine(str(tmp_path / "here.yaml"))
+        machine = machines.machine(str(tmp_path / "here.yaml"))
         assert set(machine.measured) == {"bf16", "int8"} and "random-llama-1m" in machine.sources["measured.int8"]
         assert 1e-7 < machine.pass_s(1.05e6, "bf16", "bf16", 8, 0, layers=5) < 1
         assert machine.bandwidth > 0 and set(machine.rates) == {"fp32", "bf16"}
@@ -220,7 +220,7 @@ class TestProfiles:
         assert says in refused("paper", "predict", tmp_path, "--machine", tmp_path / "m.yaml")
 
     def test_what_is_assumed_is_called_so(self) -> None:
-        sources = predict.machine("m1-max").sources
+        sources = machines.machine("m1-max").sources
         assert all(sources[f"tflops.{kind}"].startswith("assumed") for kind in ("bf16", "fp16"))
 
     def test_a_source_does_not_reach_the_terminal_raw(self, tmp_path: Path) -> None:
@@ -248,17 +248,17 @@ class TestMeasuredPasses:
     def test_a_cost_that_is_nothing_is_still_a_figure_of_a_profile(self) -> None:
         timed = [machine_profile.TimedRows(1e6, 5, rows, 1.0) for rows in (1, 4, 16)]
         fitted = machine_profile.fit(timed, 2.0)
-        assert fitted.row_us >= predict.SMALLEST and fitted.tflops <= 1 / predict.SMALLEST
+        assert fitted.row_us >= machines.SMALLEST and fitted.tflops <= 1 / machines.SMALLEST
 
     def test_a_pass_is_their_sum_where_a_sheet_takes_the_longer(self) -> None:
-        costs = predict.PassFit(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)
-        here = predict.Machine("here", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {}, {"bf16": costs})
+        costs = machines.PassFit(bandwidth=1e9, rate=1e9, layer_s=1e-4, row_s=1e-5)
+        here = machines.Machine("here", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {}, {"bf16": costs})
         assert here.pass_s(1e6, "bf16", "bf16", 4, 100, layers=10) == pytest.approx(0.002 + 0.008 + 0.001 + 0.0004)
         assert here.pass_s(1e6, "fp32", "fp32", 4, 100) == SLOW.pass_s(1e6, "fp32", "fp32", 4, 100)
 
     def test_layers_are_those_of_the_record(self) -> None:
-        costs = predict.PassFit(bandwidth=1e15, rate=1e18, layer_s=1e-3, row_s=0.0)
-        here = predict.Machine("here", 1e15, {"bf16": 1e18}, 0.0, {}, {"bf16": costs})
+        costs = machines.PassFit(bandwidth=1e15, rate=1e18, layer_s=1e-3, row_s=0.0)
+        here = machines.Machine("here", 1e15, {"bf16": 1e18}, 0.0, {}, {"bf16": costs})
         few, many = (row_of(layered(layers), here)["host_share"] for layers in (2, 20))
         assert few > many  # 1.8 ms of the host beside 2.16 and 21.6 ms of passes
         assert few == pytest.approx(1.8 / (1.8 + 2 * 1.16)) and many == pytest.approx(1.8 / (1.8 + 20 * 1.16))
@@ -292,7 +292,7 @@ def toy(**changes: Any) -> FakeStore:
     return store
 
 
-def row_of(store: Any, on: predict.Machine = WIDE, **options: Any) -> Any:
+def row_of(store: Any, on: machines.Machine = WIDE, **options: Any) -> Any:
     return predict.predict(store, on, kernels=0, **options).set_index("cell").loc["m"]
 
 
@@ -351,9 +351,9 @@ def test_guidance_reads_every_row_once_a_branch() -> None:
     once, twice = (
         toy(branches=branches).add(meta("ar", role="baseline", branches=branches), BASE) for branches in (1, 2)
     )
-    on = predict.Machine("m", 1e9, {"bf16": 5e8}, 0.0, {})  # a row takes 4 ms, and reading 2
+    on = machines.Machine("m", 1e9, {"bf16": 5e8}, 0.0, {})  # a row takes 4 ms, and reading 2
     assert row_of(once, on)["predicted_no_host"] == pytest.approx(row_of(twice, on)["predicted_no_host"])
-    many = predict.Machine("m", 1e9, {"bf16": 1e10}, 0.0, {})  # a row takes 0.2 ms
+    many = machines.Machine("m", 1e9, {"bf16": 1e10}, 0.0, {})  # a row takes 0.2 ms
     ends = [row_of(store, many)["gains_no_host"][-1][1] for store in (once, twice)]
     assert ends[0] // 2 == ends[1] < predict.LARGEST // 2
     older = toy(modality="image").add(meta("ar", role="baseline", modality="image"), BASE)
@@ -414,7 +414,7 @@ def test_a_stored_run_on_a_machine_where_rows_are_free(tmp_path: Path, monkeypat
     name = next(cell for cell in store.cells() if cell.startswith("prompt_lookup"))
     names = [name, store.meta(name).baseline]
     monkeypatch.setattr(Store, "cells", lambda store: names)
-    free = predict.Machine("free", 1e6, {"bf16": 1e20, "fp32": 1e20}, 0.0, {})  # so slow that the host takes no time
+    free = machines.Machine("free", 1e6, {"bf16": 1e20, "fp32": 1e20}, 0.0, {})  # so slow that the host takes no time
     frame = predict.predict(store, free, kernels=0, measured=True).set_index("cell")
     steps = {cell: store.cell(cell).steps for cell in names}
     per_pass = {

@@ -14,7 +14,9 @@ from stridebench.harness.record.metrics import value
 from stridebench.harness.record.stats import FloatArray, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
-from stridebench.reports.summary import FinishedCell, by_category, summarise, unlike_itself
+from stridebench.reports.finished_cell import FinishedCell
+from stridebench.reports.flags import unlike_itself
+from stridebench.reports.summary import by_category, summarise
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import StoredSampling
 from stridebench.reports import tables
-from stridebench.reports.summary import blind_flags, summarise
+from stridebench.reports.flags import blind_flags
+from stridebench.reports.summary import summarise
 from stridebench.reports.text_table import Column, TextTable, fit_columns, html_tables, latex_tables, paper_table
 from tests.support.fake_store import suite, tiny
 

@@ -25,7 +25,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Scored
 from stridebench.harness.errors import OutputError
 from stridebench.harness.plan import presets
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers.xspecmesh.facts import MARGIN
 from stridebench.tasks.emoji_scenes import EmojiScenes
@@ -418,6 +418,6 @@ def test_meshes_of_tuned_heads_are_as_near_as_the_bases(rebuilt, distance):
     """Within the margin of the report, paired by shape."""
     tuned, base = rebuilt["tuned"][distance].dropna(), rebuilt["base"][distance].dropna()
     shared = tuned.index.intersection(base.index)
-    equivalence = stats.equivalence(base[shared], tuned[shared], MARGIN * float(base[shared].mean()))
+    equivalence = paired_tests.equivalence(base[shared], tuned[shared], MARGIN * float(base[shared].mean()))
     print(distance, float(base[shared].mean()), float(tuned[shared].mean()), equivalence)
     assert equivalence.verdict == "equivalent"

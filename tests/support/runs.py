@@ -13,7 +13,8 @@ from stridebench.harness.errors import StoreError
 from stridebench.harness.plan import resolve
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options, Progress
 from tests.support.shape_checks import without_shape_checks

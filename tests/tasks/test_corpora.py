@@ -15,14 +15,10 @@ from pyarrow.parquet import write_table
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
-from stridebench.tasks.bagel import Bagel
-from stridebench.tasks.gsm8k import Gsm8k
-from stridebench.tasks.gsm8k_7k import Gsm8k7k
+from stridebench.tasks.gsm8k import Gsm8k, Gsm8k7k
 from stridebench.tasks.loaders.conversations import ONE_IN, marks, side_of
 from stridebench.tasks.loaders.texts import key, questions_of
-from stridebench.tasks.mixed_7k import Mixed7k
-from stridebench.tasks.sharegpt import ShareGpt
-from stridebench.tasks.ultrachat import UltraChat
+from stridebench.tasks.mixed_7k import Bagel, Mixed7k, ShareGpt, UltraChat
 
 NAMES = ("sharegpt", "ultrachat", "bagel")
 EACH = 400

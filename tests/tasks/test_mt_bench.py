@@ -9,7 +9,7 @@ import pytest
 
 from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.errors import OutputError, UsageError
-from stridebench.tasks.metrics import judge
+from stridebench.tasks import mt_bench as judge
 from stridebench.tasks.mt_bench import CATEGORIES, MtBench
 from tests.support.text_benchmarks import ANSWERS, SPEC, task_of, write_rows
 

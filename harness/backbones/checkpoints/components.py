@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from stridebench.harness.backbones.checkpoints import files, sources
 from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.errors import UsageError, WeightsError, listed
-from stridebench.harness.machine.folders import cache_folder, reason, remedy
+from stridebench.harness.machine.surroundings import cache_folder, reason, remedy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

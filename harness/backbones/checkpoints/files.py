@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stridebench.harness.errors import WeightsError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 
 CHUNK = 1 << 22
 """Bytes read at once."""

@@ -26,7 +26,7 @@ from stridebench.harness.backbones.checkpoints import files
 from stridebench.harness.backbones.checkpoints.files import Progress
 from stridebench.harness.discover import load_recipes
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.registry import RECIPES
 
 WHEEL_FIELDS = ("package", "version", "sha256", "file", "file_sha256")

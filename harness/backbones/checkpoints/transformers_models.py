@@ -22,8 +22,7 @@ from stridebench.harness.backbones.checkpoints.streamed import fill, read
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import StrideError, UsageError, WeightsError, WeightsWarning, listed
 from stridebench.harness.kernels import int8
-from stridebench.harness.machine.folders import reason, remedy
-from stridebench.harness.machine.surroundings import quiet
+from stridebench.harness.machine.surroundings import quiet, reason, remedy
 
 CHANGES = {
     "repetition_penalty": (1.0,),

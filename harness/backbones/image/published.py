@@ -51,7 +51,6 @@ class Model:
     """A loaded model.
 
     Args:
-        context: entries that fit.
         codes: the picture code of each id, or -1.
         read: reads a prompt with a net that may lack layers of ``net``.
         paint: codes to pixels of about -1 to 1.

@@ -38,7 +38,6 @@ class VQShape:
         latent: channels after the projection.
         levels: channels a level, from the coarsest; each but the last doubles the sides.
         blocks: residual blocks a level.
-        attends: the coarsest level has attention.
         normalised: codes are put on the unit sphere.
     """
 

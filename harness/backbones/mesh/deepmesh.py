@@ -133,7 +133,6 @@ class DeepMeshSizes:
         layers: of each level, before it shortens; every level but the last has as many again after.
         window: entries, after which the released sampler forgets half of them (see `published.SlidingCache`).
         context: tokens of a mesh, as the released script has them.
-        points: of a shape.
     """
 
     width: int = 1280

@@ -71,9 +71,6 @@ class MeshSizes:
     """Sizes of a mesh model.
 
     Args:
-        hidden: of the gated layers.
-        latents: their number for a point cloud.
-        encoder_layers: of self-attention among the latents.
         window: number of last positions, its position included, whose entries a row attends to, or 0 for all.
         shared_coordinates: whether the encoder adds to a point the decoder's rows of its quantised coordinates, which
             are weighted by the normal.

@@ -53,11 +53,8 @@ class GuidedCache(Cache):
     before are those of either branch; earlier ones stand in both places.
 
     Args:
-        conditional: empty.
         prompt: P.
         scale: s; at 1 the other branch does not run.
-        unconditional: empty, or None without guidance.
-        negative: the U tokens of its prompt.
         grammar: the ids that may follow, or None for all.
     """
 

@@ -21,7 +21,7 @@ from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.kernels.quantized_linear import Products
-from stridebench.harness.machine.folders import cache_folder, plain_name
+from stridebench.harness.machine.surroundings import cache_folder, plain_name
 from stridebench.harness.registry import BACKBONES
 
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}

@@ -35,7 +35,7 @@ from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import ContractError, WeightsError
-from stridebench.harness.machine.folders import remedy
+from stridebench.harness.machine.surroundings import remedy
 from stridebench.harness.registry import BACKBONES
 
 LLADA = {
@@ -86,7 +86,6 @@ class PublishedCheckpoint:
     """A checkpoint of the family LLaDA or Dream.
 
     Args:
-        config: of the decoder.
         mask: id of a masked position.
         shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
     """

@@ -30,8 +30,6 @@ class Unit:
     """Cells of one backbone and type that one worker runs.
 
     Args:
-        cells: their ids.
-        group: the backbone and the type.
         after: ids of cells whose outputs these are compared with, and which another unit holds.
         lost: how each earlier worker of this unit was lost.
     """
@@ -121,11 +119,7 @@ CAUTIOUS = 2
 
 @dataclass(frozen=True)
 class Refusal:
-    """A worker could not go on for a reason that holds for the whole run.
-
-    Args:
-        incomplete: whether the run can be resumed.
-    """
+    """A worker could not go on for a reason that holds for the whole run."""
 
     text: str
     incomplete: bool

@@ -114,11 +114,7 @@ class Worker:
             raise
 
     def ask(self, request: object, limit: Limit | None) -> Any:
-        """The worker's answer.
-
-        Raises:
-            WorkerEnded: it did not answer. StrideError: its store cannot be used, or its backbone not be loaded.
-        """
+        """The worker's answer."""
         begin = time.monotonic()
         try:
             self._connection.send(request)
@@ -334,11 +330,7 @@ class IsolatedCells:
         self._group.store.notes.mark_started(cell.id, reason)
 
     def _started(self) -> Worker:
-        """Return the worker, and start one if there is none.
-
-        Raises:
-            RunIncomplete: it cannot start.
-        """
+        """Return the worker, and start one if there is none, or raise RunIncomplete if it cannot start."""
         group, store = self._group.cells[0].group, self._group.store
         if self._worker is not None:
             if not self._worker.ended:

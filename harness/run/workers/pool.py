@@ -63,9 +63,6 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
 
     Args:
         retries: how often a unit is run again whose worker was lost.
-
-    Raises:
-        StrideError: a worker refused to go on, or workers ran other weights. Finished cells stay.
     """
     waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
     for name in (name for unit in waiting for name in unit.cells):
@@ -216,11 +213,7 @@ KINDS: Mapping[str, type[BaseModel]] = {"serial": Serial, "ray": Ray, "slurm": S
 
 
 def check(executor: str, options: Mapping[str, Any]) -> Any:
-    """The options of an executor, checked.
-
-    Raises:
-        UsageError: one is unknown or has a wrong value; all of them at once.
-    """
+    """The options of an executor, checked."""
     kind = KINDS[executor]
     try:
         settings = kind.model_validate(dict(options))

@@ -37,9 +37,7 @@ class WorkerSetup:
     """Facts of a run for its workers.
 
     Args:
-        suite: as it was dumped.
         path: of the run folder, or its URL.
-        options: how to run.
         group: backbone and type of the cells, or None if each request tells them.
         threads: of torch, or None for those of the suite.
     """

@@ -18,11 +18,7 @@ from stridebench.harness.run.workers.protocol import WorkerSetup
 
 
 def engine() -> Any:
-    """The module `ray`.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Return the module `ray`, or raise UsageError if it is not installed."""
     return optional("ray", "the ray executor", "ray")
 
 
@@ -32,9 +28,6 @@ def connect(address: str | None, cpus: int | None = None) -> Any:
     Args:
         address: of the cluster, or None for a new one on this machine.
         cpus: of the new one, or None for those of the machine.
-
-    Raises:
-        UsageError: Ray is not installed, the cluster cannot be reached, or none could be started.
     """
     ray = engine()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its settings

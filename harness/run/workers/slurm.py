@@ -68,12 +68,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class JobBook:
-    """The file ``jobs.jsonl`` next to the files of submitit: a line a job.
-
-    Args:
-        submitit: the module.
-        folder: of submitit's files.
-    """
+    """The file ``jobs.jsonl`` next to the files of submitit: a line a job."""
 
     submitit: Any
     folder: Path
@@ -134,20 +129,12 @@ class JobBook:
 
 
 def engine() -> Any:
-    """The module `submitit`.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Return the module `submitit`, or raise UsageError if it is not installed."""
     return optional("submitit", "the slurm executor", "slurm")
 
 
 def check_cluster(options: pool.Slurm) -> None:
-    """Before a run folder is made.
-
-    Raises:
-        UsageError: submitit is not installed, or jobs cannot be submitted from here.
-    """
+    """Before a run folder is made."""
     engine()
     if options.cluster == "slurm" and shutil.which("srun") is None:
         raise UsageError(

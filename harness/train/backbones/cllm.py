@@ -80,7 +80,6 @@ class TrajectoryPlan:
     """The prompts to decode, and how.
 
     Args:
-        prompts: number of heads of programs.
         block: n.
     """
 
@@ -135,9 +134,6 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
     """Trajectories of heads of programs, without those that `repeats`; kept in the cache.
 
     Reports its progress on standard error.
-
-    Args:
-        held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
 
@@ -164,7 +160,6 @@ class TrainCllm(Recipe):
     """L_consistency + 10 L_AR: predictions on a state approach those on the fixed point, and the text stays likely.
 
     Args:
-        checks: number of held-out prompts.
         fixed: weight of L_AR, which is taken on all rows of a text.
         together: texts of a step, each with one state of every block.
     """
@@ -187,12 +182,7 @@ class TrainCllm(Recipe):
     betas = (0.9, 0.98)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Return the model to tune. Decodes the backbone's trajectories first if the cache holds none.
-
-        Raises:
-            WeightsError: the backbone's weights cannot be had.
-            UsageError: it is not of the adapter hf_causal.
-        """
+        """Return the model to tune. Decodes the backbone's trajectories first if the cache holds none."""
         teacher = Teacher.load(self.backbone, "fp32")
         decoded = trajectories(teacher, self.plan, held_out=False)
         model = Consistent(FinetunedText(self.backbone, Tuning(0)), decoded)
@@ -251,9 +241,6 @@ class TrajectoryBatch(NamedTuple):
     """Texts, each followed by one state of every block.
 
     Args:
-        tokens: ids.
-        places: positions.
-        visible: which rows a row attends to.
         is_text: whether a row is of the text; these rows come first.
         target: for a row of a state, the row of the text with the prediction that it should make; -1: none.
     """
@@ -306,11 +293,7 @@ class Losses(NamedTuple):
 
 
 def losses(logits: Float[Tensor, "B N V"], batch: TrajectoryBatch, base: Float[Tensor, "B L V"]) -> Losses:
-    """Both terms of the loss.
-
-    Args:
-        base: logits of the base model on the texts.
-    """
+    """Both terms of the loss."""
     is_text = batch.is_text[:, : base.shape[1]]
     own = functional.cross_entropy(logits[:, : base.shape[1]][is_text], base[is_text].softmax(-1))
     text, row = (batch.target >= 0).nonzero(as_tuple=True)

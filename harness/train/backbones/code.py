@@ -28,13 +28,7 @@ TOKENIZER_SEED = 1_000_003
 
 @dataclass(frozen=True)
 class Code(Recipe):
-    """Train on new programs of `harness.synthetic.code` in every step. A hash of a program's head holds it out.
-
-    Args:
-        vocabulary: byte pairs.
-        inner: width of the gated product.
-        batch: rows of a step.
-    """
+    """Train on new programs of `harness.synthetic.code` in every step. A hash of a program's head holds it out."""
 
     vocabulary: int = 512
     width: int = 128

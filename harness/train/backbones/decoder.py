@@ -75,8 +75,6 @@ class TrainableDecoder(nn.Module):
     """Ids in, logits of chosen positions out.
 
     Args:
-        shape: of the net.
-        more: further entries of config.json.
         dropout: of what attention and the gated product add.
 
     Attributes:

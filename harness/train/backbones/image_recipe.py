@@ -39,9 +39,6 @@ class PictureRecipe(Recipe):
     """A decoder of captions and pictures.
 
     Args:
-        inner: width of the gated product.
-        context: positions of the decoder.
-        batch: pictures of a step.
         empty: share of captions that are left out, for guidance.
         compiled: whether layers are compiled for training, which pays off after about a hundred steps.
     """

@@ -31,7 +31,6 @@ class DistilledDrafter(Recipe):
         teacher: a preset whose weights are on this machine.
         layers: the teacher's layers that the drafter starts from.
         kept: number of ids that the drafter proposes, the most probable ones under the teacher.
-        rows: texts of a step.
     """
 
     teacher: str = "smollm2-135m"
@@ -50,11 +49,7 @@ class DistilledDrafter(Recipe):
     fall = 0.7
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Return a student. Generates the teacher's texts first if the cache holds none: about ten minutes of one core.
-
-        Raises:
-            WeightsError: the teacher's weights are not on this machine.
-        """
+        """Return a student. Generates the teacher's texts first if the cache holds none (ten minutes of a core)."""
         source = presets.resolve(self.teacher).params["source"]
         folder = sources.locate(self.teacher, sources.parse(self.teacher, source))
         return DistilledStudent(self, folder, texts_of(self.teacher, source, self.plan))

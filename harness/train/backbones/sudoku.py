@@ -79,8 +79,6 @@ class Sudoku(Recipe):
     Args:
         schedule: of the noise, or None for the autoregressive twin, which attends to the left and predicts the next
             token.
-        inner: width of the gated product.
-        batch: puzzles of a step.
     """
 
     schedule: Schedule | None

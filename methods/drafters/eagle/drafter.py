@@ -36,9 +36,6 @@ class FeatureDrafter:
     """Reads each committed pair (token i + 1, f_i) once; rows of a tree are discarded after their step.
 
     Args:
-        name: of the drafter's weights.
-        kind: that it must have.
-        prompt: tokens of the prompt.
         negative: tokens of that of the branch without the condition.
         cell_mask: added to the logits of cells.
     """
@@ -51,12 +48,7 @@ class FeatureDrafter:
 
     @classmethod
     def open(cls, run: Run, name: str, kind: Kind) -> FeatureDrafter:
-        """Open the drafter of this name. It reads the prompt here, unless the prompt is one token, which makes no pair.
-
-        Raises:
-            WeightsError: it is not there, or of another kind or backbone.
-            UsageError: it cannot be guided.
-        """
+        """Open the drafter of this name. It reads the prompt here, unless that is one token, which makes no pair."""
         mask = _cell_mask(run.capabilities, run.target.device)
         drafter = cls(name, kind, len(run.target), run.models.negative_length, mask)
         if len(run.target) > 1:
@@ -154,11 +146,7 @@ ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
 
 
 class Candidates(NamedTuple):
-    """Nodes to choose from, level by level; a score is the sum of log q along the path.
-
-    Attributes:
-        levels: that were built.
-    """
+    """Nodes to choose from, level by level; a score is the sum of log q along the path."""
 
     tokens: Int[Tensor, " C"]
     parents: Int[Tensor, " C"]
@@ -220,11 +208,7 @@ def rerank(candidates: Candidates, size: int) -> RankedTree:
 
 
 def check_growth(name: str, depth: int, width: int, nodes: int) -> None:
-    """Reject a tree without a node.
-
-    Raises:
-        UsageError: says which parameter of the method ``name`` is too small.
-    """
+    """Reject a tree without a node."""
     if depth < 0 or width < 1 or nodes < 1:
         raise UsageError(
             f"{name}: depth is {depth}, width {width}, nodes {nodes}; give a depth from 0, a width and nodes from 1"
@@ -324,11 +308,7 @@ class DynamicTreeMethod(Method[DynamicTrees]):
         return {self.features: trees} if self.sizes_by_cost else {}
 
     def open_drafter(self, run: Run, kind: Kind) -> DynamicTrees:
-        """Return the drafter, which must be of this kind, and the sizes of its trees.
-
-        Raises:
-            UsageError: ``sizing`` is measured, and there is no cost table of this drafter on this machine.
-        """
+        """Return the drafter, which must be of this kind, and the sizes of its trees."""
         drafter, costs = FeatureDrafter.open(run, self.features, kind), None
         if self.sizes_by_cost:
             with nullcontext() if self.sizing == "measured" else suppress(UsageError):  # a run without timing has none

@@ -185,11 +185,7 @@ class FeatureDrafterNet(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> FeatureDrafterNet:
-        """Return the net in a folder, in fp32.
-
-        Raises:
-            WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
-        """
+        """Return the net in a folder, in fp32."""
         return read(folder, cls).eval().requires_grad_(False)
 
     def packed(self) -> FeatureDrafterNet:
@@ -209,7 +205,6 @@ class FeatureDrafterNet(nn.Module):
         """Return the next features.
 
         Args:
-            tokens: their embeddings.
             features: the target's taps, or the net's output (J = 1).
         """
         if self.shape.kind == "eagle1":
@@ -284,9 +279,6 @@ class FeatureCache(Cache):
 
     Args:
         net: in the type of ``embed``.
-        tied: the target's embeddings.
-        capabilities: the target's.
-        prompt: tokens of the prompt.
         negative: tokens of the prompt of the target's branch without the condition.
     """
 

@@ -316,12 +316,7 @@ def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[flo
 
 
 def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShape], N]) -> N:
-    """Return the net of a published folder.
-
-    Raises:
-        WeightsError: a key is missing, unknown or misshapen, or the configuration is of another architecture (see
-            `published_shape.check_keys`).
-    """
+    """Return the net of a published folder."""
     published = checkpoint.tensors(folder, part="mtp")
     settings = {**config, **(config.get("transformer_layer_config") or {})}
     if any(MTP.match(key) for key in published):
@@ -346,8 +341,6 @@ def read_layer(
     """Return a layer of a LLaMA with the norm behind it, which reads features alone.
 
     Args:
-        config: settings that the tensors do not show.
-        state: the tensors, as those of transformers' base model.
         head_width: D, unless the configuration has ``head_dim``.
 
     Raises:

@@ -33,12 +33,7 @@ UNKNOWN = tuple(tuple(0.6 * 0.9**depth * 0.4**rank for rank in range(CANDIDATES)
 
 @dataclass(frozen=True)
 class HeadDrafter:
-    """Heads and the form of their trees; opened in every step, from cached weights.
-
-    Args:
-        heads: of the target.
-        shape: of the tree.
-    """
+    """Heads and the form of their trees; opened in every step, from cached weights."""
 
     heads: Heads
     shape: TreeShape

@@ -43,11 +43,7 @@ def is_here(folder: Path, config: Mapping[str, object]) -> bool:
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors under the names of `Heads`, and the published names behind them.
-
-    Raises:
-        WeightsError: a key is missing or unknown, or the heads have different shapes.
-    """
+    """Return tensors under the names of `Heads`, and the published names behind them."""
     state = checkpoint.tensors(folder, FILES, PREFIX)
     if any(key.startswith(PREFIX) for key in state):
         state = {key.removeprefix(PREFIX): value for key, value in state.items() if key.startswith(PREFIX)}
@@ -178,11 +174,7 @@ class Config:
 
 
 def read_config(folder: Path) -> Config:
-    """Return the configuration that `Config.write` wrote, or that of a published folder by its tensors.
-
-    Raises:
-        WeightsError: it is missing, or of something else.
-    """
+    """Return the configuration that `Config.write` wrote, or that of a published folder by its tensors."""
     try:
         body = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if is_here(folder, body):
@@ -218,7 +210,6 @@ class Heads(nn.Module):
     """All heads together; new heads predict at every depth as the target predicts the next token.
 
     Args:
-        unembed: the target's.
         ids: those proposed, or None for all.
     """
 
@@ -240,11 +231,7 @@ class Heads(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
-        """Return the heads of a folder, on the device and in the type of the target's unembedding.
-
-        Raises:
-            WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of other heads.
-        """
+        """Return the heads of a folder, on the device and in the type of the target's unembedding."""
         try:
             config, tied = read_config(folder), tied_embeddings()
             unembed = tied.unembed

@@ -64,9 +64,6 @@ def noised(
     """Replace ids by uniformly drawn ones. The paper does not name its noise.
 
     Args:
-        slots: ids of the windows.
-        vocabulary: number of ids.
-        random: where draws come from.
         least: each window has a probability of replacement, drawn uniformly from here to 1. At 1 all ids are random,
             like placeholders.
     """
@@ -110,11 +107,7 @@ class Transcribed:
 
 
 def transcribed(model: FrozenModel, plan: Recordings) -> Transcribed:
-    """Return the backbone's transcripts; recordings that were left out are named on standard error.
-
-    Raises:
-        UsageError: the folder is missing or malformed, or one of the two sides has no passage.
-    """
+    """Return the backbone's transcripts; recordings that were left out are named on standard error."""
     root, passages = speech.recordings_folder(), Transcribed()
     listed = speech.utterances(root)
     free = [utterance for utterance in listed if not speech.in_benchmark(utterance.speaker, utterance.text)]
@@ -166,8 +159,6 @@ class Denoising(nn.Module):
     """An adapter, the passages of both sides, and the replay buffer with the last guesses of each window.
 
     Args:
-        train_on: passages of the loss.
-        check_on: passages of the figures.
         width: W.
         hop: distance between the starts of windows. 0: the generated part of a passage is cut into whole windows. More:
             windows overlap or leave gaps, and slots past the end of the passage are not counted.
@@ -285,7 +276,6 @@ class TrainAdapter(Recipe):
         hop: see `Denoising`.
         least: see `noised`.
         layers: first and last layer with matrices (Table 16); all if None.
-        batch: passages of a step.
         device: that the adapter of a language model learns on; its frozen model is in the type of the plan there.
     """
 
@@ -318,13 +308,7 @@ class TrainAdapter(Recipe):
     betas = (0.9, 0.999)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Return a new adapter. Generates the backbone's passages first if the cache holds none.
-
-        Raises:
-            WeightsError: the backbone's weights cannot be had.
-            UsageError: the backbone is not of the adapter hf_causal or whisper, there are no recordings, or a Whisper
-                is to learn on a GPU.
-        """
+        """Return a new adapter. Generates the backbone's passages first if the cache holds none."""
         plan = self.plan
         place = ModelDevice(self.device, "fp32" if self.device == "cpu" else str(getattr(plan, "dtype", "bf16")))
         adapted = GatedLora(self.backbone, self.rank, self.alpha, self.layers, place)

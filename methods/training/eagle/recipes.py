@@ -42,12 +42,7 @@ MOST = 64
 
 
 class Hits(NamedTuple):
-    """Counts of P passages: how often the backbone's best token was the drafter's first one, or among its three.
-
-    Args:
-        first: hits of the first token.
-        three: hits among three tokens.
-    """
+    """Counts of P passages: how often the backbone's best token was the drafter's first one, or among its three."""
 
     first: Float[Tensor, " P"]
     three: Float[Tensor, " P"]
@@ -168,9 +163,7 @@ def round_losses(
     """The weighted loss of a batch whose drafter reads these features.
 
     Args:
-        rounds: of the training-time test.
         regress: weight of the smooth L1 of features.
-        classify: weight of the soft cross-entropy.
     """
     net, embed = student.net, student.lessons.embed
     with autocast(device=embed.device.type):
@@ -204,13 +197,10 @@ class FeatureRecipe(Recipe):
         inner: width of the gated product; 0: 8 thirds of the backbone's width.
         theta: base of the rotary positions.
         kept: most ids that it proposes, the most frequent ones of the backbone; 0: all that may be drawn.
-        rounds: of the training-time test.
-        rows: passages of a step.
         empty: share of them that is read in the branch without the condition.
         noise: width of the uniform noise on features, in units of their root mean square.
         regress: weight of the smooth L1 of features.
         classify: weight of the soft cross-entropy.
-        device: that the drafter learns on.
     """
 
     summary: str
@@ -247,12 +237,7 @@ class FeatureRecipe(Recipe):
         return (2, "middle", -4) if self.eagle == "eagle3" else ()
 
     def build(self, requirements: Mapping[str, Path]) -> FeatureStudent:
-        """Return a student. Generates the passages first if the cache holds none.
-
-        Raises:
-            UsageError: the backbone is unknown.
-            WeightsError: its weights cannot be had.
-        """
+        """Return a student. Generates the passages first if the cache holds none."""
         passages = passages_of(self.backbone, self.plan)
         teacher = passages.teacher
         train, development = (examples(teacher, side, self.taps) for side in (passages.train, passages.development))

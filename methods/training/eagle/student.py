@@ -24,10 +24,8 @@ class Example(NamedTuple):
     """A passage of n tokens, on the CPU.
 
     Args:
-        tokens: ids.
         rows: hidden rows in bf16; the last of the J taps is the input of the backbone's head.
         best: the backbone's most probable token after each token.
-        start: length of the prompt.
     """
 
     tokens: Int[Tensor, " n"]
@@ -60,9 +58,7 @@ class FeatureBatch:
 
     Args:
         tokens: token t + 1 for each entry t.
-        features: row t of the taps.
         heads: row t + 1 as the backbone's head reads it.
-        visible: entries that each entry attends to.
         counted: entries in the loss: the next token comes after the prompt, is not forced, and the most probable one
             is among the proposed ids.
     """
@@ -188,8 +184,6 @@ def unroll(
 
     Args:
         tokens: embeddings of token t + 1.
-        features: true rows t of the taps.
-        visible: entries that each entry attends to.
     """
     memory, outputs = _RoundKV(visible), []
     places = torch.arange(tokens.shape[1], device=tokens.device)

@@ -91,7 +91,6 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
     """Return which of the best tokens of each head was right; none if there was no token to guess.
 
     Args:
-        examples: rows and the tokens to guess.
         condition: what conditioned heads attend to; all rows are of one passage then.
     """
     right = []
@@ -143,8 +142,6 @@ class HeadTraining(nn.Module):
     """Heads, and their training data.
 
     Attributes:
-        train_on: examples of the loss.
-        check_on: examples of the figures.
         ngram_hits: hits of n-grams on ``check_on``, or None without that control.
         column: for each id of the vocabulary its place among the proposed ids; -1 if it is not proposed. The last
             entry, -1, is that of no token.

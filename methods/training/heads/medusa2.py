@@ -40,8 +40,6 @@ class Joint(nn.Module):
     """Heads and a backbone in training.
 
     Attributes:
-        heads: with their examples.
-        passages: with the backbone as it was.
         chosen: training passages that have rows.
     """
 
@@ -88,12 +86,7 @@ class TuneHeads(MedusaRecipe):
     warmup = 10
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The heads of stage 1 and the backbone, with the passages of stage 1.
-
-        Raises:
-            WeightsError: the backbone's weights or its heads cannot be had.
-            UsageError: peft is not installed.
-        """
+        """The heads of stage 1 and the backbone, with the passages of stage 1."""
         passages = passages_of(self.backbone, self.plan)
         tied_embeddings = passages.teacher.backbone.tied_embeddings
         heads = Heads.load(requirements[self.requires[0]], tied_embeddings).float().requires_grad_()

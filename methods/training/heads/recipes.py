@@ -82,11 +82,7 @@ def compared(correct: Mapping[str, Tensor], examples: Examples) -> dict[str, flo
 
 @dataclass(frozen=True, kw_only=True)
 class MedusaRecipe(Recipe):
-    """Settings of Medusa-1 and Medusa-2.
-
-    Args:
-        device: that the heads learn on.
-    """
+    """Settings of Medusa-1 and Medusa-2."""
 
     summary: str
     backbone: str
@@ -111,7 +107,6 @@ class TrainHeads(MedusaRecipe):
         inner: see `Config`.
         kept: K, the most frequent ids of the passages; 0: all.
         own: see `Config`.
-        batch: rows of a step.
     """
 
     heads: int = 4
@@ -126,11 +121,7 @@ class TrainHeads(MedusaRecipe):
     warmup = 20
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Return new heads with their examples. Generates the backbone's passages first if the cache holds none.
-
-        Raises:
-            WeightsError: the backbone's weights cannot be had.
-        """
+        """Return new heads with their examples. Generates the backbone's passages first if the cache holds none."""
         passages = passages_of(self.backbone, self.plan)
         teacher, target = passages.teacher, passages.teacher.backbone
         ids = frequent(passages.train, self.kept) if self.kept else None

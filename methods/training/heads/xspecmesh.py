@@ -51,8 +51,6 @@ class MeshTraining(nn.Module):
 
     Attributes:
         tuned: the backbone that learns, or None.
-        train_on: meshes of the loss.
-        check_on: meshes of the figures.
     """
 
     def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
@@ -157,8 +155,6 @@ class MeshHeadsRecipe(Recipe):
 
     Args:
         plan: of the shapes, or of other prompts of points.
-        together: shapes of a step.
-        device: that the heads learn on.
     """
 
     summary: str
@@ -294,12 +290,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
     paper = MappingProxyType({"epochs": 10, "rate": 1e-4, "warmup": 1, "floor": 0.1, "hours": 1e4})
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The heads of stage 1 and the decoder, with meshes that the decoder generates.
-
-        Raises:
-            WeightsError: the weights cannot be had, or the heads are of another backbone.
-            UsageError: it is not a decoder of points that can learn, or peft is not installed.
-        """
+        """The heads of stage 1 and the decoder, with meshes that the decoder generates."""
         *bases, stage_1 = (requirements[name] for name in self.requires)
         tuning, passages = Tuning(self.rank, self.alpha), None
         if isinstance(self.plan, ShapePlan):

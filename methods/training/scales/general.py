@@ -38,11 +38,7 @@ Draw = Callable[[], UInt8[np.ndarray, "S S 3"]]
 
 
 class InOrder:
-    """A backbone's tokenizer whose codes count as its codebook in decoding does, by ascending id.
-
-    Args:
-        backbone: with a tokenizer.
-    """
+    """A backbone's tokenizer whose codes count as its codebook in decoding does, by ascending id."""
 
     def __init__(self, backbone: Any) -> None:
         self._tokenizer = backbone.tokenizer()
@@ -142,7 +138,6 @@ class AnySamplers(SamplersRecipe):
         plan: a folder of pictures, or prompts.
         factor: r.
         more: see `SamplerShape`; the 4x samplers have 30 M parameters and the 2x ones 20 M.
-        device: that the samplers learn on.
         requires: the samplers to start from, if any.
         Others: see `SamplersRecipe`.
     """
@@ -163,12 +158,7 @@ class AnySamplers(SamplersRecipe):
     per_step = "batch"
 
     def build(self, requirements: Mapping[str, Path]) -> PictureTraining:
-        """New samplers, which equal the untrained control; those of two stages start from ``requires``.
-
-        Raises:
-            UsageError: the backbone has no encoder, r does not divide its pictures, or LPIPS cannot be computed.
-            WeightsError: the backbone's weights cannot be had, or the samplers to start from do not fit.
-        """
+        """New samplers, which equal the untrained control; those of two stages start from ``requires``."""
         teacher, sides = picture_sides(self.backbone, self.plan)
         side, tokenizer = side_of_pictures(teacher), InOrder(teacher.backbone)
         cells = side // tokenizer.factor

@@ -124,11 +124,7 @@ def new_critic() -> nn.Module:
 
 
 def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
-    """LPIPS on AlexNet by torchmetrics, for pixels in [-1, 1].
-
-    Raises:
-        UsageError: torchmetrics, torchvision or AlexNet's weights are not installed.
-    """
+    """LPIPS on AlexNet by torchmetrics, for pixels in [-1, 1]."""
     try:
         lpips = importlib.import_module("torchmetrics.functional.image.lpips")._LPIPS(net="alex")
     except ImportError as error:
@@ -190,7 +186,6 @@ class SamplersRecipe(Recipe):
     """U_r and D_r together.
 
     Args:
-        batch: pictures of a step.
         pixel: weight of the squared error of pixels; the squared error of vectors has weight 1.
         commit: weight of the commitment.
         lpips: weight of LPIPS, which needs the extra ``image``.
@@ -336,11 +331,7 @@ class MuLoSamplers(SamplersRecipe):
     serves = ("embedded-image", "embedded-image-small")
 
     def build(self, requirements: Mapping[str, Path]) -> SamplerTraining:
-        """New samplers, which equal the untrained control.
-
-        Raises:
-            UsageError: LPIPS has a weight and cannot be computed on this machine.
-        """
+        """New samplers, which equal the untrained control."""
         tokenizer = RECIPES.get(TOKENIZER).load(requirements[TOKENIZER]).requires_grad_(False)
         book: Tensor = tokenizer.codebook
         pair = Pair(SamplerShape(FACTOR, len(book), book.shape[1], self.width, self.blocks))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,23 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.adt_tree.tables import FIXED, gains
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
-    COLOURS,
     Ints,
     blank,
     figure,
     first_of,
     group_title,
     has_pictures,
-    legend,
     on_grid,
     sheet,
     show_output,
 )
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, counted, cycles, decoded, plain
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell
-
 
 PROMPTS, METHODS = 4, 3
 """Most rows and methods of a map."""
@@ -158,9 +153,8 @@ class Accuracy(NamedTuple):
     top3: dict[str, float]
 
 
-def folder() -> Path:
-    """Return the folder of the shipped weights."""
-    return Path(str(files("stridebench.harness"))) / "backbones" / "weights"
+CARDS = Path(str(files("stridebench.harness"))) / "backbones" / "weights"
+"""The folder of the shipped weights."""
 
 
 def accuracies(cards: Path) -> list[Accuracy]:
@@ -181,7 +175,7 @@ def accuracies(cards: Path) -> list[Accuracy]:
 def table(run: MeasuredRun) -> list[TextTable]:
     """Return Fig. 1 as a table."""
     lines = []
-    for drafter in accuracies(folder()):
+    for drafter in accuracies(CARDS):
         line = {"drafter": drafter.drafter}
         for control, title in CONTROLS.items():
             line[f"top-1, {title}"] = _share(drafter.top1, control)
@@ -195,24 +189,17 @@ def _share(side: dict[str, float], control: str) -> str:
     return f"{side[control]:.1%}" if control in side else UNMEASURED
 
 
-@figure("adt_tree_fig1")
-def draw(run: MeasuredRun) -> Iterator[Figure]:
-    """Draw Fig. 1: bars of top-1 (solid) and top-3 (pale), one group a drafter, one colour a control."""
-    drafters = accuracies(folder())
-    if not drafters:
-        return
-    drawn = Figure(figsize=(2.4 + 1.5 * len(drafters), 3.9), dpi=130, layout="constrained")
-    drawn.suptitle("Fig. 1: accuracy of drafters on the next token", fontsize=9)
-    axes = drawn.add_subplot()
-    for i, (control, title) in enumerate(CONTROLS.items()):
-        places = [place + (i - 1) * 0.27 for place in range(len(drafters))]
-        for side, alpha, k in (("top3", 0.35, 3), ("top1", 1.0, 1)):
-            shares = [getattr(drafter, side).get(control, 0.0) for drafter in drafters]
-            axes.bar(places, shares, 0.25, color=COLOURS[i], alpha=alpha, label=f"{title}, top-{k}")
-    axes.set_xticks(range(len(drafters)), [drafter.drafter for drafter in drafters], fontsize=7)
-    axes.set(ylabel="share of held-out tokens", ylim=(0, 1))
-    legend(drawn, axes)
-    yield drawn
+@source("adt_tree_accuracies")
+def by_control(run: MeasuredRun) -> Iterator[ChartData]:
+    """Yield Fig. 1: the accuracies of each drafter, one line a control."""
+    drafters = accuracies(CARDS)
+    rows = [
+        {"drafter": one.drafter, "line": title, "top1": one.top1.get(control), "top3": one.top3.get(control)}
+        for control, title in CONTROLS.items()
+        for one in drafters
+    ]
+    if rows:
+        yield ChartData("", pd.DataFrame(rows).astype({"top1": float, "top3": float}))
 
 
 # Maps of the top-1 probability of each cell of a picture, and distributions of single cells.
@@ -228,7 +215,7 @@ def draw(run: MeasuredRun) -> Iterator[Figure]:
 DEEPENING = ("eagle1", "eagle2", "eagle3", "lantern", "lanternpp", "adt_tree")
 GROUNDS = ("smooth", "textured")
 PERMUTATIONS = 2_000
-Counts = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
 def located(cell: SealedCell) -> pd.DataFrame:
@@ -295,13 +282,12 @@ def difference(steps: pd.DataFrame) -> str:
     return f"total variation of the depths {distance:.3f}, p = {p:.3g} by {len(pictures)} permuted pictures"
 
 
-def variation(counts: Counts, chosen: npt.NDArray[np.bool_]) -> float:
+def variation(counts: Floats, chosen: npt.NDArray[np.bool_]) -> float:
     """Return the total variation between the pooled histograms of the chosen rows and of the others."""
     inside, outside = counts[chosen].sum(0), counts[~chosen].sum(0)
     return float(np.abs(inside / inside.sum() - outside / outside.sum()).sum() / 2)
 
 
-Floats = npt.NDArray[np.float64]
 PICTURES = 4
 """Most pictures of a map."""
 

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, cycles, plain
-from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,9 +181,6 @@ def gains(store: Store, group: CellGroup, name: str) -> pd.DataFrame | None:
 
     ``variance`` is that of the acceptance length under the fixed tree; ``gain`` is its ms/token over ADT-Tree's. The
     fixed tree is the fastest of EAGLE-2, or of LANTERN if ADT-Tree accepts by LANTERN's rule.
-
-    Args:
-        name: a cell of ADT-Tree.
     """
     relaxed = cast("dict[str, Any]", group.row(name)["options"]).get("acceptance") == "lantern"
     fixed = group.rows[group.rows["method"] == ("lantern" if relaxed else "eagle2")]

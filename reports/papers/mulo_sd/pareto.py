@@ -6,25 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.charts import ChartData, qualities, source
-from stridebench.reports.papers.drawing import (
-    blank,
-    figure,
-    group_title,
-    show_output,
-)
+from stridebench.reports.papers.drawing import blank, figure, group_title, show_output
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun
 from stridebench.reports.papers.paper_files import published
-from stridebench.reports.summary import FinishedCell, token_ms
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
-
 
 UNTRAINED = ("repeat", "bilinear")
 DECODING = ("samplers", "factor", "window", "draft_window")
@@ -33,12 +26,7 @@ RADIUS = ("radius", "samplers", "factor")
 
 @dataclass(frozen=True)
 class SweepLine:
-    """Cells joined by a curve.
-
-    Args:
-        marks: texts at the points.
-        swept: whether they are MuLo-SD's.
-    """
+    """Cells joined by a curve."""
 
     label: str
     rows: pd.DataFrame
@@ -177,7 +165,6 @@ def picture_sheet(
 
     Args:
         columns: cells by the titles of their columns.
-        most: number of prompts.
     """
     base = next(iter(group.cells(role="baseline")), None)
     if base is None or not columns or not store.cell(base).meta.grid:

@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, counted, plain
 from stridebench.reports.papers.mulo_sd.pareto import SweepLine, option, radii, ratios, timed
 from stridebench.reports.papers.paper_files import printed, published
-from stridebench.reports.summary import FinishedCell
 from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell
-
 
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
 """Steps of the paper's Fig. 2; the rest is distributions, commits and work of the host."""

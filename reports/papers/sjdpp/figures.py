@@ -11,25 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.metrics import METRICS
+from stridebench.harness.record.store import Store
 from stridebench.reports.contact_sheets import COLUMNS, name_row, sample, tile
+from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.charts import ChartData, quality_of, source
 from stridebench.reports.papers.drawing import QUALITIES, figure, sheet
 from stridebench.reports.papers.measured import CellGroup, MeasuredRun, decoded, over_seeds, plain
 from stridebench.reports.papers.paper_files import printed, published
-from stridebench.reports.summary import FinishedCell, token_ms
 from stridebench.reports.tables import COLUMN
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell, Store
 
 
 @source("sjdpp_resolution")
@@ -79,9 +78,6 @@ def _dots(
 
 def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | None:
     """Return the B from which on nothing is gained: the speed-up last falls to 1 there, interpolated over log2 B.
-
-    Args:
-        speedups: one a batch.
 
     Returns:
         The smallest B if no B gains, or None if the largest B still gains.

@@ -7,7 +7,6 @@ itself would hardly have sampled them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from stridebench.harness.record import stats
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import GridEntry
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
@@ -33,10 +33,6 @@ from stridebench.reports.papers.drawing import (
 )
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, counted, plain
 from stridebench.reports.text_table import TextTable, estimate_text
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import SealedCell
-
 
 RASTER = ("jacobi", "sjd", "sjdpp", "gsd")
 """Methods that decode a picture in raster order, so that a token's cell is its index."""
@@ -63,12 +59,7 @@ def runs(cell: SealedCell) -> pd.DataFrame:
 
 
 def lengths_on_grid(picture: pd.DataFrame, grid: GridEntry) -> Ints:
-    """Return the length of each cell's run, [rows, columns], without ends of rows.
-
-    Args:
-        picture: rows of ``runs`` of one picture.
-        grid: rows, columns, stride.
-    """
+    """Return the length of each cell's run, [rows, columns], without ends of rows."""
     return on_grid(np.repeat(picture["length"].to_numpy(dtype=np.int64), picture["length"]), grid)
 
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests, stats
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.drawing import sheet
 from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, MeasuredRun, decoded, fits, plain
 from stridebench.reports.papers.paper_files import model_name, printed, published
-from stridebench.reports.summary import FinishedCell, metric_interval, token_ms
+from stridebench.reports.summary import metric_interval
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from stridebench.harness.record.store import SealedCell, Store
 
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
@@ -193,7 +194,7 @@ def _lines(name: str, against: str, outputs: FinishedCell, reference: FinishedCe
             continue
         values = reference.scores.loc[common, score]
         margin = MARGIN * float(values.mean())
-        test = stats.equivalence(values, outputs.scores.loc[common, score], margin) if len(common) else None
+        test = paired_tests.equivalence(values, outputs.scores.loc[common, score], margin) if len(common) else None
         yield {
             "configuration": name,
             "against": against,

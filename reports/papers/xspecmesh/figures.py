@@ -15,13 +15,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stridebench.harness.record.run_notes import condition_file
+from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.meshes import cloud, draw
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import figure
 from stridebench.reports.papers.measured import MeasuredRun, decoded, fits
 from stridebench.reports.papers.paper_files import published
 from stridebench.reports.papers.xspecmesh.facts import Setting, settings
-from stridebench.reports.summary import FinishedCell
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ import stridebench as stridebench
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.record.store import Store
+from stridebench.reports.finished_cell import reader
 from stridebench.reports.html.cell_facts import command_of
-from stridebench.reports.summary import reader
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.shape_checks import without_shape_checks

@@ -11,7 +11,7 @@ import pytest
 from stridebench.harness.audit.bets import bet
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.cli.report import NO_BETS, POINTS, evidence_of
-from stridebench.harness.record.store import SealedCell
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.run.auditing import audit_facts
 from stridebench.reports.html.figures import Chart
 from tests.support import page_runs

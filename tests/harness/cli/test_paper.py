@@ -14,7 +14,8 @@ from stridebench.harness.plan.compatibility import Outcome, Outcomes
 from stridebench.harness.registry import METHODS
 from stridebench.reports.papers import report
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.paper_files import Cells, Item, items, model_name, names
+from stridebench.reports.papers.paper_files import model_name, names
+from stridebench.reports.papers.paper_items import Cells, Item, items
 from tests.support.cli import refused, stride
 
 COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}

@@ -11,8 +11,8 @@ import pytest
 
 from stridebench.harness.cli.show import headline, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.store import SealedCell
 from stridebench.reports.run_folders import match_name, match_prompt
 
 IDS = (

@@ -21,7 +21,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.discover import load_all
 from stridebench.harness.errors import EnumerationLimit, RunIncomplete
 from stridebench.harness.plan import contract
-from stridebench.harness.proof import distance, kept_laws, processes
+from stridebench.harness.proof import catalogue, distance, kept_laws
 from stridebench.harness.proof.cases import CASES, Case, cases_of, cases_to_verify, halves
 from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
 from stridebench.harness.proof.enumerate import EnumeratingDraws
@@ -210,7 +210,7 @@ class TestProcesses:
 
         def rows(number: int) -> list[Any]:
             folder = tmp_path / str(number)
-            done = list(processes.computed(asked, settings, 8, keeper(folder, "monday"), number))
+            done = list(catalogue.computed(asked, settings, 8, keeper(folder, "monday"), number))
             assert {one.piece for one in done} == set(asked) and not any(one.error for one in done)
             assert sum(one.enumerated for one in done) > 0
             rows = [next(one.row for one in done if one.piece == piece) for piece in asked]
@@ -229,15 +229,15 @@ class TestProcesses:
                 raise KeyboardInterrupt
             time.sleep(600)
 
-        monkeypatch.setattr(processes, "_one", one)
+        monkeypatch.setattr(catalogue, "_one", one)
         pieces = [Piece("setting", "speculative"), Piece("setting", "prompt_lookup")]
         begin = time.monotonic()
         with pytest.raises(RunIncomplete if ending == "killed" else KeyboardInterrupt, match=r"--processes 1|^$"):
-            list(processes.computed(pieces, {}, 8, keeper(tmp_path, "monday"), 2))
+            list(catalogue.computed(pieces, {}, 8, keeper(tmp_path, "monday"), 2))
         assert time.monotonic() - begin < 600
 
     def test_a_piece_that_fails_says_so(self, tmp_path: Path) -> None:
-        (done,) = processes.computed([Piece("bug", "autoregressive", 99)], {}, 8, keeper(tmp_path, "monday"), 1)
+        (done,) = catalogue.computed([Piece("bug", "autoregressive", 99)], {}, 8, keeper(tmp_path, "monday"), 1)
         assert isinstance(done.error, IndexError) and done.row is None
 
     def test_the_floor_is_rounding(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ks_2samp
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests, stats
 
 
 def index(prompts: int, repetitions: int = 1) -> pd.MultiIndex:
@@ -50,8 +50,8 @@ def test_one_prompt_alone_is_clustered_by_repetition() -> None:
     assert stats.mean(seeds) == stats.mean(prompts) and stats.mean(seeds).n == 10
     assert stats.mean(seeds).low < values.mean() < stats.mean(seeds).high
     assert stats.median_ratio(seeds.abs(), seeds * 0 + 1) == stats.median_ratio(prompts.abs(), prompts * 0 + 1)
-    assert stats.equivalence(seeds, seeds + 0.1, 1.0) == stats.equivalence(prompts, prompts + 0.1, 1.0)
-    assert stats.ks_test(seeds, seeds + 1).p == stats.ks_test(prompts, prompts + 1).p is not None
+    assert paired_tests.equivalence(seeds, seeds + 0.1, 1.0) == paired_tests.equivalence(prompts, prompts + 0.1, 1.0)
+    assert paired_tests.ks_test(seeds, seeds + 1).p == paired_tests.ks_test(prompts, prompts + 1).p is not None
     assert stats.mean(series(values[:3], 3)) == stats.Interval(pytest.approx(values[:3].mean()), None, None, 3)
     assert stats.mean(series(values, 5)) == stats.Interval(pytest.approx(values.mean()), None, None, 2)
     binary = stats.score(series([1, 0, 1, 1], 4))
@@ -195,9 +195,9 @@ def test_resamples_without_a_value_give_no_interval() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert stats.holm([]) == []
+    assert paired_tests.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert paired_tests.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert paired_tests.holm([]) == []
 
 
 def test_binary_scores_get_the_exact_interval() -> None:
@@ -252,7 +252,7 @@ def outputs(rng: np.random.Generator, probs: list[float], prompts: int = 12, len
 def test_total_variation_by_hand() -> None:
     a = pd.Series([[0, 0], [1], [0], []], index=index(4))
     b = pd.Series([[1, 1], [1, 1], [1], [0]], index=index(4))
-    result = stats.unigram_test(a, b)  # a: 3/4, 1/4; b: 1/6, 5/6
+    result = paired_tests.unigram_test(a, b)  # a: 3/4, 1/4; b: 1/6, 5/6
     assert result.statistic == pytest.approx(3 / 4 - 1 / 6) and result.n == 4
 
 
@@ -260,16 +260,16 @@ def test_the_permutation_test_detects_a_shift_and_raises_no_false_alarm() -> Non
     """40 A/A runs at a fixed seed: p <= 0.05 in at most 6, which 1 reseeding in 100 exceeds."""
     rng = np.random.default_rng(0)
     probs, shifted = [0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.2, 0.3]
-    alarms = [stats.unigram_test(outputs(rng, probs), outputs(rng, probs)).p <= 0.05 for _ in range(40)]
+    alarms = [paired_tests.unigram_test(outputs(rng, probs), outputs(rng, probs)).p <= 0.05 for _ in range(40)]
     assert sum(alarms) <= 6
-    assert stats.unigram_test(outputs(rng, probs), outputs(rng, shifted)).p < 0.01
+    assert paired_tests.unigram_test(outputs(rng, probs), outputs(rng, shifted)).p < 0.01
 
 
 def test_equal_outputs_have_p_1_and_few_prompts_have_no_p() -> None:
     tokens = outputs(np.random.default_rng(0), [0.5, 0.5])
-    assert stats.unigram_test(tokens, tokens) == stats.TwoSample(0.0, 1.0, 12)
-    assert stats.unigram_test(tokens.iloc[:3], tokens.iloc[:3]).p is None
-    assert stats.unigram_test(tokens.iloc[:3], tokens.iloc[3:]) is None
+    assert paired_tests.unigram_test(tokens, tokens) == paired_tests.TwoSample(0.0, 1.0, 12)
+    assert paired_tests.unigram_test(tokens.iloc[:3], tokens.iloc[:3]).p is None
+    assert paired_tests.unigram_test(tokens.iloc[:3], tokens.iloc[3:]) is None
 
 
 def test_swaps_are_within_prompts() -> None:
@@ -277,17 +277,17 @@ def test_swaps_are_within_prompts() -> None:
     rng = np.random.default_rng(2)
     rows = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
     again = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
-    result = stats.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
+    result = paired_tests.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
     assert result.p > 0.05
 
 
 def test_the_ks_distance_is_scipys_ties_included() -> None:
     rng = np.random.default_rng(0)
     a, b = series(rng.normal(size=30).round(1)), series(rng.normal(0.5, size=30).round(1))
-    result = stats.ks_test(a, b)
+    result = paired_tests.ks_test(a, b)
     assert result.statistic == pytest.approx(ks_2samp(a, b).statistic)
-    assert stats.ks_test(a, a + 3.0).p < 0.01
-    assert stats.ks_test(a, a).p == 1.0
+    assert paired_tests.ks_test(a, a + 3.0).p < 0.01
+    assert paired_tests.ks_test(a, a).p == 1.0
 
 
 def test_the_standard_error_is_corrected_for_the_number_of_clusters() -> None:
@@ -366,7 +366,7 @@ def test_two_one_sided_t_tests_by_hand(margin: float, p: float, verdict: str) ->
     """Mean 0.15, standard error 0.0428, five degrees of freedom; and the same for the opposite sign."""
     zeros, gaps = series([0.0] * 6), series(GAPS)
     for a, b, sign in ((zeros, gaps, 1), (gaps, zeros, -1)):
-        result = stats.equivalence(a, b, margin)
+        result = paired_tests.equivalence(a, b, margin)
         assert (result.difference, result.n, result.verdict) == (pytest.approx(0.15 * sign), 6, verdict)
         bounds = sorted((sign * 0.063721, sign * 0.236279))
         assert [result.low, result.high] == pytest.approx(bounds, abs=1e-6)
@@ -374,14 +374,14 @@ def test_two_one_sided_t_tests_by_hand(margin: float, p: float, verdict: str) ->
 
 
 def test_three_prompts_have_no_equivalence_test() -> None:
-    few = stats.equivalence(series(GAPS[:3]), series(GAPS[:3]), 0.25)
-    assert few == stats.Equivalence(0.0, None, None, 0.25, None, 3, "inconclusive")
+    few = paired_tests.equivalence(series(GAPS[:3]), series(GAPS[:3]), 0.25)
+    assert few == paired_tests.Equivalence(0.0, None, None, 0.25, None, 3, "inconclusive")
 
 
 @pytest.mark.parametrize(("margin", "alpha"), [(0.0, 0.05), (-1.0, 0.05), (np.inf, 0.05), (1.0, 0.0), (1.0, 0.5)])
 def test_an_equivalence_test_needs_a_margin_and_a_level(margin: float, alpha: float) -> None:
     with pytest.raises(UsageError, match="equivalence test"):
-        stats.equivalence(series(GAPS), series(GAPS), margin, alpha)
+        paired_tests.equivalence(series(GAPS), series(GAPS), margin, alpha)
 
 
 def total_variation(a: list[list[int]], b: list[list[int]]) -> float:
@@ -402,9 +402,9 @@ def test_p_of_two_samples_is_the_share_of_swaps_at_least_as_distant() -> None:
     """Against all 64 swaps; 2,000 random ones differ by 0.033 in one reseeding in 370."""
     a, b = [0.9, 0.1, -0.7, -0.9, -0.5, 0.2], [-0.3, 0.5, 0.5, 1.2, 0.9, 1.1]
     exact = share_of_swaps(a, b, lambda x, y: float(ks_2samp(x, y).statistic))
-    assert 0.1 < exact < 0.9 and stats.ks_test(series(a), series(b)).p == pytest.approx(exact, abs=0.033)
+    assert 0.1 < exact < 0.9 and paired_tests.ks_test(series(a), series(b)).p == pytest.approx(exact, abs=0.033)
     c, d = [[0, 1], [2], [0, 0, 3], [1], [2, 2], [0]], [[1, 1], [2, 3], [0], [3, 1], [2], [0, 2, 1]]
     exact = share_of_swaps(c, d, total_variation)
-    result = stats.unigram_test(pd.Series(c, index=index(6)), pd.Series(d, index=index(6)))
+    result = paired_tests.unigram_test(pd.Series(c, index=index(6)), pd.Series(d, index=index(6)))
     assert 0.1 < exact < 0.9 and result.p == pytest.approx(exact, abs=0.033)
     assert result.statistic == pytest.approx(total_variation(c, d))

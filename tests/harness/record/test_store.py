@@ -310,7 +310,7 @@ def test_a_record_that_breaks_an_identity_is_refused(store: Store) -> None:
 
 def test_sealing_checks_the_identities_again(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stridebench.harness.record.store.check", lambda steps, output: None)
+        patch.setattr("stridebench.harness.record.cell_files.check", lambda steps, output: None)
         good = record("a")
         store.write(CELLS[0], replace(good, sample=replace(good.sample, tokens=(1,))))
     with pytest.raises(ContractError, match="emitted 5"):

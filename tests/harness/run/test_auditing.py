@@ -13,7 +13,8 @@ import pytest
 from stridebench.harness.core.method import Claim, Mutant
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
 from stridebench.harness.registry import ALTERNATIVES, METHODS
 from stridebench.harness.run.auditing import OTHER_RULE, audit_cell, draws_by_other_rule
 from stridebench.methods.mulo_sd import MuLoSD

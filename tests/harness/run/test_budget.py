@@ -17,8 +17,9 @@ from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan.budget import apply, choose
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import CellCost, CellCosts, cost_key
+from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.store import Store
 from stridebench.harness.run import measuring
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.measuring import TOKENS_OF_TEXT, MeasuredCosts, measure

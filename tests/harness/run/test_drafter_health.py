@@ -14,7 +14,8 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.proof.mutants import injected
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.auditing import OTHER_ORDER, uncheckable
 from stridebench.methods.drafters.draft_model import ModelDrafter

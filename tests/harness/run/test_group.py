@@ -14,7 +14,8 @@ from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.run import Run
 from stridebench.harness.machine import consumption
 from stridebench.harness.plan import presets
-from stridebench.harness.record.store import SealedCell, Store
+from stridebench.harness.record.cell_files import SealedCell
+from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.loading import WarmModels
 from stridebench.methods.drafters.jacobi_window import JacobiWindow

@@ -15,7 +15,7 @@ from stridebench.harness.cli.main import stride
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record import stats
+from stridebench.harness.record import paired_tests
 from stridebench.harness.record.outputs import Mesh, save
 from stridebench.harness.record.run_notes import condition_file
 from stridebench.harness.record.store import Store
@@ -137,7 +137,7 @@ def series(values: list[float]) -> pd.Series[float]:
 def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
     """The true difference is the margin; in 500 draws the share of 5 % is off by 5 points five times in ten million."""
     drawn = np.random.default_rng(0).normal(0.1, 0.05, size=(500, 12))
-    claimed = [stats.equivalence(series([0.0] * 12), series(list(row)), 0.1) for row in drawn]
+    claimed = [paired_tests.equivalence(series([0.0] * 12), series(list(row)), 0.1) for row in drawn]
     share = np.mean([one is not None and one.verdict == "equivalent" for one in claimed])
     assert abs(share - 0.05) < 0.05
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stridebench.tasks.metrics import numbers
+from stridebench.tasks import gsm8k as numbers
 
 
 class TestNumbers:

@@ -30,7 +30,7 @@ NAMED = "import ctypes\nctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)\
 
 @pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.faults)], ids=["namespaces", "none"])
 def namespaces(request) -> bool:
-    if request.param and not sandbox.isolation().processes:
+    if request.param and not sandbox.isolation().network:
         pytest.skip("this kernel refuses new namespaces")
     return request.param
 
@@ -218,7 +218,7 @@ def test_arguments_and_results_are_those_of_a_call(program, check):
 )
 def test_nothing_outlives_a_run(program):
     if not sandbox.isolation().processes:
-        pytest.skip("this kernel refuses new namespaces")
+        pytest.skip("bubblewrap is not installed, or does not work here")
     name = f"sb{os.getpid()}"
     run(NAMED.format(name=name) + program, limits=Limits(timeout_s=1))
     assert until(lambda: alive(name) == [])
@@ -288,16 +288,16 @@ def test_no_attack_on_the_users_things_succeeds(tmp_path, monkeypatch, bubblewra
         pytest.skip("bubblewrap is not installed, or does not work here")
     monkeypatch.setattr(sandbox, "bubblewrap", sandbox.bubblewrap if bubblewrap else lambda: None)
     isolation = run("pass").isolation
-    if not (isolation.processes and isolation.files and isolation.network):
-        pytest.skip("this kernel refuses new namespaces")
+    if not (isolation.files and isolation.network):
+        pytest.skip("this kernel refuses new namespaces, or the harness does not run as root")
     victim, server = tmp_path / "victim", tmp_path / "stream"
     victim.write_text("whole")
     with socket.socket(socket.AF_UNIX) as stream, socket.create_server(("127.0.0.1", 0)) as port:
         stream.bind(str(server))
         stream.listen()
         acts = attacks(victim, server, port.getsockname(), os.getpid())
-        if os.geteuid() and not bubblewrap:
-            del acts["connect"]  # a program of the same user reaches the user's sockets, which `missing` says
+        if not bubblewrap:
+            del acts["shared memory"]  # any user may write there, and `missing` says so
         program = (
             f"import os, socket\nbad = []\nfor title, act in {acts!r}.items():\n    try:\n        exec(act)\n"
             "    except (OSError, AssertionError):\n        pass\n    else:\n        bad.append(title)\n"

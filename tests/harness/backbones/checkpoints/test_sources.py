@@ -18,7 +18,7 @@ from stridebench.harness.backbones.checkpoints import convert, files, sources
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 from tests.support.gguf_files import VOCABULARY, WIDTH, write_gguf
 from tests.support.wheels import write_wheel

@@ -17,7 +17,8 @@ from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.record.store import Store
 from stridebench.reports import crossover
 from stridebench.reports.engine_rows import summarise_engines
-from stridebench.reports.summary import reader, summarise
+from stridebench.reports.finished_cell import reader
+from stridebench.reports.summary import summarise
 from stridebench.running import run as facade_run
 from stridebench.stored_run import StoredRun
 from tests.support.answer_server import Answers, answer_server

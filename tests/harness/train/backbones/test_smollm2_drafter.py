@@ -18,7 +18,7 @@ from stridebench.harness.backbones.text.drafter import Drafter
 from stridebench.harness.backbones.tiny.texts import byte_tokenizer
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.machine.folders import cache_folder
+from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 from stridebench.harness.synthetic.code import program
 from stridebench.harness.train import passages, windows
