@@ -22,7 +22,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, GUESS_KEPT_TOO_OFTEN, verify_chain
 
-COPIERS = ("suffix", "sam", "prompt_lookup")
+COPIERS = ("suffix", "sam", "ngram_mod", "prompt_lookup")
 """Methods that copy from the text."""
 
 
@@ -69,7 +69,7 @@ class FirstOf(Method[BothStates]):
     """Copy from the text if there is a copy of ``least`` tokens, else take a step of another method.
 
     Args:
-        copies: suffix, sam or prompt_lookup, with parameters if need be: "suffix length=32".
+        copies: suffix, sam, ngram_mod or prompt_lookup, with parameters if need be: "suffix length=32".
         then: any method: "eagle2", "speculative drafter=self:layers=26 gamma=4".
         least: tokens of the shortest copy that goes first.
     """

@@ -56,7 +56,7 @@ def test_a_setting_is_read_as_tables_print_it() -> None:
 
 
 def test_wrong_settings_are_errors() -> None:
-    with pytest.raises(UsageError, match="take suffix or sam or prompt_lookup"):
+    with pytest.raises(UsageError, match="take suffix or sam or ngram_mod or prompt_lookup"):
         FirstOf("speculative")
     with pytest.raises(UsageError, match="without a policy"):
         FirstOf("suffix policy=ema")

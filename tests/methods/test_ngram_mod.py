@@ -1,0 +1,53 @@
+"""Hashed n-grams: the copy by hand, and entries that two n-grams share."""
+
+from __future__ import annotations
+
+import pytest
+
+from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.methods import ngram_mod
+from stridebench.methods.ngram_mod import NgramMod
+
+MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
+
+
+def copied(method: NgramMod, tokens: tuple[int, ...], budget: int = 400) -> list[int]:
+    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+    drafted: list[int] = method.start(run).propose(run).tokens.tolist()
+    return drafted
+
+
+@pytest.mark.parametrize(
+    ("method", "tokens", "expected"),
+    [
+        (NgramMod(2, 3, 1), (1, 2, 3, 4, 1, 2), [3, 4, 1]),
+        (NgramMod(2, 8, 1), (1, 2, 3, 4, 1, 2), [3, 4, 1, 2, 3, 4, 1, 2]),  # the copy is looked up too
+        (NgramMod(2, 8, 1), (1, 2, 3, 1, 2, 4, 1, 2), [4, 1, 2, 4, 1, 2, 4, 1]),  # behind the later 1, 2
+        (NgramMod(2, 8, 3), (5, 1, 2, 6, 7, 1), []),
+        (NgramMod(1, 8, 3), (1, 2, 3, 1), [2, 3, 1, 2, 3, 1, 2, 3]),
+        (NgramMod(3, 8, 1), (1, 2), []),
+        (NgramMod(), (1, 2, 3) * 8, []),  # of the 24 tokens nothing is behind
+        (NgramMod(), (1, 2, 3) * 9, [1, 2, 3] * 21 + [1]),
+    ],
+)
+def test_the_copy_by_hand(method: NgramMod, tokens: tuple[int, ...], expected: list[int]) -> None:
+    assert copied(method, tokens) == expected
+
+
+def test_a_draft_that_the_room_makes_too_short_is_none() -> None:
+    assert [len(copied(NgramMod(2, 8, 3), (1, 2, 3, 1, 2), budget)) for budget in (3, 4, 5)] == [0, 3, 4]
+
+
+def test_of_two_ngrams_that_share_an_entry_the_later_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_mod, "ENTRIES", 1)
+    assert copied(NgramMod(2, 2, 1), (1, 2, 3, 4, 5, 6)) == [6, 6]
+
+
+@pytest.mark.parametrize(("ngram", "length", "shortest"), [(0, 8, 1), (2, 8, 0), (2, 8, 9)])
+def test_a_parameter_out_of_range_is_an_error(ngram: int, length: int, shortest: int) -> None:
+    with pytest.raises(UsageError, match="ngram_mod: "):
+        NgramMod(ngram, length, shortest)
