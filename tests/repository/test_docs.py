@@ -34,6 +34,7 @@ WITHOUT_PAPER = (
     "autoregressive",
     "cross_regression",
     "first_of",
+    "ngram_mod",
     "gsd",
     "mulo_sd",
     "multi_head",
