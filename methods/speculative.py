@@ -1,7 +1,8 @@
 """Speculative sampling with an independent draft model.
 
 Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1. Verifiers: `block` of Sun et al. 2025, arXiv:2403.10444,
-Algorithm 2; `match`, and `coupled` of Daliri et al. 2024, arXiv:2408.07978. Lossy acceptance: see `LossyRule`.
+Algorithm 2; `match`, and `coupled` of Daliri et al. 2024, arXiv:2408.07978. Lossy acceptance: see `LossyRule`; drafters
+of another vocabulary: `TranslatedBackbone`.
 Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma draft length.
 """
 
@@ -41,7 +42,8 @@ class Speculative(Method[ModelDrafter]):
 
     Args:
         drafter: a backbone of the same vocabulary. ``self`` is the target itself (a check, never a gain);
-            ``self:layers=N`` is the target with N of its layers.
+            ``self:layers=N`` is the target with N of its layers. ``NAME:vocab=tli`` has another vocabulary and drafts
+            with the tokens of both.
         gamma: drafts a step, or the most if a policy ends them before.
         verifier: ``token`` tests one draft after the other by p / q. ``block`` tests all of them together, and keeps
             more. ``match`` keeps the drafts that a sample of the target repeats. ``coupled`` does so too, and the
@@ -127,4 +129,12 @@ class Speculative(Method[ModelDrafter]):
         by_law = [cls("toy", 3, "block", policy) for policy in ("conf:0.6", "keep:0.6", "entropy:0.6")]
         rules = ("thresholds:1,1", "thresholds:0.5,0.7", *DECLARED, "typical:0.9,0.3", "relaxed")
         lossy = [cls("toy", 2, acceptance=rule) for rule in rules]
-        return (cls("toy", 3), cls("self", 2), *verifiers, *by_law, cls("toy", 3, policy="p_min:0.5"), *lossy)
+        return (
+            cls("toy", 3),
+            cls("self", 2),
+            cls("toy:vocab=tli", 3),
+            *verifiers,
+            *by_law,
+            cls("toy", 3, policy="p_min:0.5"),
+            *lossy,
+        )

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from stridebench.harness.backbones.slots.guided import GridGrammar
+from stridebench.harness.backbones.text.wrapped import TranslatedBackbone
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
@@ -182,6 +183,14 @@ class Tabular(EnumerableBackbone):
     def adapter(self, folder: Path | None) -> int:
         return GATED
 
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of its `pieces`, each of which is one letter; others are not read."""
+        return [id for letter in text for id, piece in enumerate(self.pieces()) if piece == letter]
+
+    def pieces(self) -> Sequence[str]:
+        """Return a letter for each id; that of the last one is in no vocabulary of another size."""
+        return [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
+
     def cache(self) -> TabularCache:
         return TabularCache(self)
 
@@ -190,13 +199,22 @@ class Tabular(EnumerableBackbone):
         rows = noise(CONDITION, self._seed, CONDITION * WIDTH).view(CONDITION, WIDTH)
         return EncodedPrompt(tokens, lambda: TabularCache(self, prompt=len(tokens)), rows)
 
-    def variant(self, params: Mapping[str, str]) -> Tabular:
+    def variant(self, params: Mapping[str, str]) -> Backbone:
         """Return a model of the same vocabulary and codes whose seed follows from the parameters: any drafter.
 
-        ``shrink``: its pictures are 1/shrink as high and wide.
+        ``shrink``: its pictures are 1/shrink as high and wide. A name that ends in ``vocab=tli`` is a drafter with one
+        more id, which shares all of the target's tokens but the last.
         """
         if not params:
             return self
+        if params.get("drafter", "").endswith("vocab=tli"):
+            larger = {
+                **self._values,
+                "vocabulary": self.vocabulary + 1,
+                "grid": (),
+                "context": 4 * self._values["context"],
+            }
+            return TranslatedBackbone(Tabular(f"{self.name}/tli", {**larger, "seed": self._seed + 1, "alike": 0}), self)
         seed = int.from_bytes(hashlib.sha256(repr(sorted(params.items())).encode()).digest()[:4], "big")
         rows, columns, *eol = self._values["grid"] or (0, 0)
         shrink = int(params.get("shrink", 1))

@@ -172,6 +172,14 @@ class Backbone(ABC):
             f"tokenizer next to its weights"
         )
 
+    def pieces(self) -> Sequence[str]:
+        """Return the text of every id, with its space; empty for special ids and for ids without a token.
+
+        Raises:
+            UsageError: there is no tokenizer.
+        """
+        raise UsageError(f"the backbone {self.name!r} has no tokenizer, so its tokens cannot be compared by their text")
+
     def release(self) -> None:  # noqa: B027  # most adapters hold what they have
         """Release its weights, if it can: it still decodes ids to outputs, but makes no more caches."""
 

@@ -40,6 +40,7 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
 
     An unknown vocabulary or scale counts as fitting; loading checks it.
     """
+    translated = "vocab=" in name
     name = plain(name)
     if shrink == 1 and name in ("self", plain(backbone.name)):
         return None
@@ -52,7 +53,7 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
     if "real_image" in (drafter.adapter, backbone.adapter) and drafter.adapter != backbone.adapter:
         return f"the drafter {name} has other picture codes than {backbone.name}: name one of its family"
     drafter_ids, backbone_ids = vocabulary(drafter), vocabulary(backbone)
-    if drafter_ids is not None and backbone_ids is not None and drafter_ids != backbone_ids:
+    if drafter_ids is not None and backbone_ids is not None and drafter_ids != backbone_ids and not translated:
         return f"the drafter {name} has {drafter_ids} token ids, and the backbone {backbone_ids}"
     small, large = cells(drafter), cells(backbone)
     if shrink > 1 and small and large and tuple(shrink * side for side in small) != large:

@@ -195,8 +195,9 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
 def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
 
-    ``noise=SCALE`` and ``seed=N`` add noise to its logits; ``weights=FORMAT`` loads it in that format; other keys make
-    a variant of it (``layers=26``).
+    ``noise=SCALE`` and ``seed=N`` add noise to its logits; ``weights=FORMAT`` loads it in that format; ``vocab=tli``
+    drafts with the tokens that it shares with a target of another vocabulary; other keys make a variant of it
+    (``layers=26``).
 
     Raises:
         UsageError: the text is malformed, or the drafter's vocabulary is not the target's.
@@ -206,22 +207,27 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     if target.toy_drafters:
         return target.variant({"drafter": text})
     name, params = _split(text)
-    noise, seed = params.pop("noise", None), params.pop("seed", None)
+    noise, seed, vocab = (params.pop(key, None) for key in ("noise", "seed", "vocab"))
+    if vocab not in (None, "tli"):
+        raise UsageError(f"drafter {text!r}: vocab is {vocab!r}; known: tli")
     if seed is not None and noise is None:
         raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
     if "weights" in params:
         name = f"{plain(target.name) if name == 'self' else name}:weights={params.pop('weights')}"
     own = name in ("self", target.name)
     model = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
+    from stridebench.harness.backbones.text.wrapped import NoisyBackbone, TranslatedBackbone
+
+    if vocab:
+        model = TranslatedBackbone(model, target)
     if model.capabilities.vocabulary != target.capabilities.vocabulary:
         raise UsageError(
             f"the drafter {text!r} has a vocabulary of {model.capabilities.vocabulary} tokens and the target "
-            f"{target.name!r} of {target.capabilities.vocabulary}: take a drafter of the same family"
+            f"{target.name!r} of {target.capabilities.vocabulary}: take a drafter of the same family, or "
+            f"`{text}{',' if params or text.count(':') else ':'}vocab=tli` to draft with the tokens of both"
         )
     if noise is None:
         return model
-    from stridebench.harness.backbones.text.noisy import NoisyBackbone
-
     return NoisyBackbone(model, _number(text, noise, float), _number(text, seed or "0", int))
 
 

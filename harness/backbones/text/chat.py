@@ -177,6 +177,21 @@ class TokenizedAdapter(Adapter):
             )
         return ids
 
+    def pieces(self) -> Sequence[str]:
+        if self._tokenizer is None:
+            return super().pieces()
+        special = set(self._tokenizer.all_special_ids)
+        names = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
+        texts = ["" if id in special or name is None else self._piece(name) for id, name in enumerate(names)]
+        size = self.capabilities.vocabulary
+        return texts[:size] + [""] * (size - len(texts))
+
+    def _piece(self, name: str) -> str:
+        """Return the text of a token. SentencePiece's decoder leaves out the first space, which it writes as a mark."""
+        if name.startswith("\u2581"):
+            return name.replace("\u2581", " ")
+        return str(self._tokenizer.convert_tokens_to_string([name]))
+
     def _text(self, tokens: Sequence[int], **options: Any) -> str:
         """Return text without special tokens; empty without a tokenizer."""
         if self._tokenizer is None:

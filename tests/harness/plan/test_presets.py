@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.models import Models
 from stridebench.harness.errors import UnknownNameError, UsageError, WeightsError
 from stridebench.harness.plan import presets

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stridebench.harness.backbones.mesh import bpt_tokens
 from stridebench.harness.backbones.mesh.adapter import MeshBackbone
 from stridebench.harness.backbones.mesh.published import PointMesh
-from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement

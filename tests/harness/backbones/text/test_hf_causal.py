@@ -18,7 +18,7 @@ from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.text.noisy import NoisyBackbone
+from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
