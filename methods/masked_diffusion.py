@@ -1,7 +1,8 @@
 """Masked diffusion decoding: LLaDA's and Dream's.
 
 Source: Nie et al. 2025, arXiv:2502.09992, with ``generate.py`` of ML-GSAI/LLaDA at 41760b9; Ye et al. 2025,
-arXiv:2508.15487, with Dream's generation_utils.py.
+arXiv:2508.15487, with Dream's generation_utils.py. Rules: `threshold` and `factor` of Wu et al. 2025 (Fast-dLLM),
+arXiv:2505.22618; `entropy` of Ben-Hamu et al. 2025, arXiv:2505.24857.
 Symbols: L positions of the canvas, S steps, b positions of a block, M masked positions that a step may fill, k filled.
 All positions begin masked. Each pass reads the whole canvas, prompt included, and fills k of the masked positions. Each
 is filled from its own distribution: given the rest of the canvas, but not given each other. Filled positions stay.
@@ -31,6 +32,8 @@ LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
 BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
 """Orders that depend on the token drawn, so that one is drawn at every masked position."""
+RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15}
+"""Rules of how many positions a pass fills, and the number of each unless it is given, as in ``threshold:0.8``."""
 EPSILON = 1e-3
 """The time at which Dream's schedule ends."""
 
@@ -67,6 +70,27 @@ def most_confident(confidences: Float[Tensor, " M"], k: int, alg_temp: float, dr
     if alg_temp > 0:
         return draws.distinct((confidences / alg_temp).softmax(-1)[None], k, "noise")[0]
     return confidences.sort(descending=True, stable=True).indices[:k]
+
+
+def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) -> int:
+    """Return how many of the most confident positions a rule fills: one at least.
+
+    Args:
+        bound: tau, f or gamma.
+        confidences: in falling order; of `entropy` the negative entropies.
+
+    Returns:
+        threshold: those of at least tau. factor: the largest n with (n + 1) (1 - c_n) < f. entropy: those before which
+        the entropies sum to no more than gamma.
+    """
+    if rule == "threshold":
+        return max(1, int((confidences >= bound).sum()))
+    if rule == "factor":
+        places = torch.arange(2, 2 + len(confidences), device=confidences.device)
+        held = (places * (1 - confidences) < bound).nonzero()[:, 0]
+        return int(held[-1]) + 1 if len(held) else 1
+    before = -(confidences.cumsum(0) - confidences)
+    return max(1, int((before <= bound).sum()))
 
 
 def unmasked_fraction(step: int, steps: int) -> float:
@@ -107,6 +131,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
         confidence_eos_eot_inf: ends of text and turn have no confidence, so other positions are filled first; theirs
             for GSM8K, MATH and MBPP.
         cfg_scale: s of z_u + (s + 1) (z - z_u), where z_u reads the prompt as masks in a second pass; 0: one pass.
+        rule: instead of steps, how many a pass fills: ``threshold:0.9``, all whose token has that probability;
+            ``factor:1``, n of them while (n + 1) (1 - the smallest probability) is less; both of order low_confidence.
+            ``entropy:0.15``, of order entropy, those that follow no more than that sum of entropies. At least one.
     """
 
     order: Order = "low_confidence"
@@ -116,25 +143,45 @@ class MaskedDiffusion(Method[CanvasProgress]):
     logits_eos_inf: bool = False
     confidence_eos_eot_inf: bool = False
     cfg_scale: float = 0.0
+    rule: str = ""
 
     claim = Claim.APPROXIMATE
     requirements = frozenset({Requirement.BIDIRECTIONAL})
     source = "arXiv:2502.09992; arXiv:2508.15487"
-    exact_at = "steps = 0: one token a step, which is its reference"
+    exact_at = "steps = 0 without a rule, or with entropy:0: one token a step, which is its reference"
 
     def __post_init__(self) -> None:
         if min(self.steps, self.block, self.alg_temp, self.cfg_scale) < 0:
             raise UsageError("masked_diffusion: steps, block, alg_temp and cfg_scale are 0 or more")
-        if self.block and self.order in DREAM:
+        if self.rule:
+            self._check_rule()
+        if self.block and self.order in DREAM and not self.rule:
             raise UsageError(f"masked_diffusion: blocks are LLaDA's; order {self.order} fills the whole canvas")
         if self.alg_temp and self.order not in DREAM[1:]:
             raise UsageError(f"masked_diffusion: alg_temp is for {', '.join(DREAM[1:])}; order is {self.order}")
         if self.confidence_eos_eot_inf and self.order != "low_confidence":
             raise UsageError(f"masked_diffusion: confidence_eos_eot_inf is of low_confidence; order is {self.order}")
 
+    def _check_rule(self) -> None:
+        name, bound = self._bound()
+        order = "entropy" if name == "entropy" else "low_confidence"
+        if bound is None or bound < 0:
+            known = ", ".join(f"{known}:{number:g}" for known, number in RULES.items())
+            raise UsageError(f"masked_diffusion: rule is {self.rule!r}; write one of {known}, or another number")
+        if self.order != order or self.steps or self.alg_temp:
+            raise UsageError(f"masked_diffusion: rule {name} is of order {order}, without steps and alg_temp")
+
+    def _bound(self) -> tuple[str, float | None]:
+        """Return the name of the rule and its number, or None if there is no such rule."""
+        name, _, number = self.rule.partition(":")
+        try:
+            return name, float(number or RULES[name]) if name in RULES else None
+        except ValueError:
+            return name, None
+
     @property
     def reference(self) -> MaskedDiffusion:
-        return replace(self, steps=0)
+        return replace(self, steps=0, rule="")
 
     def start(self, run: Run) -> CanvasProgress:
         length, steps = run.canvas.end - run.canvas.start, self.steps or 1
@@ -195,6 +242,8 @@ class MaskedDiffusion(Method[CanvasProgress]):
     def _chosen(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Fill:
         """Choose indices among the masked positions, and their tokens."""
         p = run.probs(logits)
+        if self.rule:
+            return self._by_rule(run, logits, p)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
             judged = _without(logits, run.capabilities.eos) if self.confidence_eos_eot_inf else logits
@@ -204,6 +253,15 @@ class MaskedDiffusion(Method[CanvasProgress]):
             return Fill(index, x[index])
         index = self._positions(run, logits, count)
         return Fill(index, run.draws.categorical(p[index], "draft"))
+
+    def _by_rule(self, run: Run, logits: Float[Tensor, "M V"], p: Float[Tensor, "M V"]) -> Fill:
+        name, bound = self._bound()
+        assert bound is not None  # `__post_init__` has seen the rule
+        x = run.draws.categorical(p, "draft")
+        judged = _without(logits, run.capabilities.eos) if self.confidence_eos_eot_inf else logits
+        ranked = confidence(self.order, judged, x, run.sampling).sort(descending=True, stable=True)
+        index = ranked.indices[: filled_by_rule(name, bound, ranked.values)]
+        return Fill(index, x[index])
 
     def _positions(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Int[Tensor, " k"]:
         """Choose positions that do not depend on the tokens drawn there."""
@@ -224,4 +282,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
             cls("random", steps=2, block=2),
             *(cls(order, steps=2) for order in DREAM),
             cls("entropy", steps=2, alg_temp=1.0),
+            cls(rule="threshold:0.6"),
+            cls(rule="factor:1.5"),
+            cls("entropy", rule="entropy:1"),
         )

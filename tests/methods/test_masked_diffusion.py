@@ -40,6 +40,7 @@ from stridebench.methods.masked_diffusion import (
     MaskedDiffusion,
     Order,
     confidence,
+    filled_by_rule,
     most_confident,
     unmasked_fraction,
 )
@@ -150,6 +151,26 @@ class TestOutputDistribution:
         """Total variation to one token a step, pinned."""
         measured = [cost(MaskedDiffusion(order, steps=steps)) for steps in (1, 2)]
         assert measured == pytest.approx(costs, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("order", "rules", "costs"),
+        [
+            (
+                "low_confidence",
+                ("threshold:1.1", "threshold:0.7", "threshold:0.5", "threshold:0"),
+                (0.091333, 0.222521),
+            ),
+            ("low_confidence", ("factor:0", "factor:0.8", "factor:1.2", "factor:9"), (0.450228, 0.103209)),
+            ("entropy", ("entropy:0", "entropy:0.8", "entropy:1.5", "entropy:9"), (0.692667, 0.24576)),
+        ],
+    )
+    def test_the_cost_of_rules_from_one_token_a_pass_to_all_at_once(
+        self, order: Order, rules: tuple[str, ...], costs: tuple[float, ...]
+    ) -> None:
+        """Total variation to one token a pass, pinned; the last rule fills everything in one pass."""
+        measured = [cost(MaskedDiffusion(order, rule=rule)) for rule in rules]
+        assert measured[0] < 1e-12 and measured[-1] == pytest.approx(cost(MaskedDiffusion(order, steps=1)), abs=1e-12)
+        assert measured[1:3] == pytest.approx(costs, abs=1e-6)
 
     def test_the_choice_at_an_alg_temp_of_zero_is_its_limit(self) -> None:
         cold, none = MaskedDiffusion("entropy", 2, alg_temp=1e-4), MaskedDiffusion("entropy", 2)
@@ -317,6 +338,25 @@ class TestConfidence:
         confidences = confidence(order, self.LOGITS, self.X, Sampling(temperature))
         assert confidences.tolist() == pytest.approx(expected, abs=1e-5)
 
+    @pytest.mark.parametrize(
+        ("rule", "bound", "confidences", "count"),
+        [
+            ("threshold", 0.8, (0.9, 0.8, 0.7), 2),
+            ("threshold", 0.95, (0.9, 0.8, 0.7), 1),
+            ("factor", 1.0, (0.9, 0.8, 0.7), 2),  # 2 x 0.1, 3 x 0.2, 4 x 0.3
+            ("factor", 1.3, (0.9, 0.8, 0.7), 3),
+            ("factor", 0.7, (0.9, 0.7, 0.85), 3),  # the largest n, though the second is above
+            ("factor", 0.1, (0.9, 0.8, 0.7), 1),
+            ("entropy", 0.5, (-0.2, -0.3, -0.4), 3),  # 0, 0.2 and 0.5 before them
+            ("entropy", 0.45, (-0.2, -0.3, -0.4), 2),
+            ("entropy", 0.0, (-0.2, -0.3, -0.4), 1),
+        ],
+    )
+    def test_positions_that_a_rule_fills_by_hand(
+        self, rule: str, bound: float, confidences: tuple[float, ...], count: int
+    ) -> None:
+        assert filled_by_rule(rule, bound, torch.tensor(confidences, dtype=torch.float64)) == count
+
     def test_ties_go_to_the_first_position(self) -> None:
         draws = SeededDraws(0, "t", "p", 0)
         assert most_confident(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
@@ -363,6 +403,20 @@ class TestBadInput:
     ) -> None:
         with pytest.raises(UsageError, match=message):
             decoded(MaskedDiffusion(steps=steps, block=block), 8)
+
+    @pytest.mark.parametrize(
+        ("params", "message"),
+        [
+            ({"rule": "treshold:0.9"}, r"write one of threshold:0.9, factor:1, entropy:0.15"),
+            ({"rule": "threshold:high"}, r"or another number"),
+            ({"rule": "factor:-1"}, r"or another number"),
+            ({"rule": "entropy"}, r"rule entropy is of order entropy"),
+            ({"rule": "threshold", "steps": 2}, r"without steps"),
+        ],
+    )
+    def test_a_rule_that_is_none_or_of_another_order_is_refused(self, params: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            MaskedDiffusion(**params)
 
     def test_a_toy_with_fewer_than_three_ids_is_refused(self) -> None:
         with pytest.raises(
