@@ -78,6 +78,12 @@ def plain(backbone: str) -> str:
     return name if colon and PAIRS.fullmatch(tail) else backbone
 
 
+def teacher(backbone: str) -> str:
+    """The name of the model that a component is trained for: without parameters but guidance, which its texts have."""
+    name = plain(backbone)
+    return ":".join([name, *(pair for pair in backbone[len(name) + 1 :].split(",") if pair.startswith("guidance="))])
+
+
 def names_of(backbone: str) -> set[str]:
     """Return the names by which an entry of a suite may mean a backbone: with and without its parameters.
 
@@ -150,7 +156,7 @@ def general_command(kind: str, name: str, backbone: str, data: str = "FILE") -> 
     part = general(kind, name)
     if part is None or (tunes(part.recipe) and not backbone.endswith(f":lora={name}")):
         return None
-    backbone = plain(backbone)
+    backbone = teacher(backbone)
     if part.layers:
         more = f" --set 'layers={list(part.layers)}' --out {trained(f'{name}-{backbone}')}"
     else:
@@ -168,7 +174,8 @@ def tuned(lora: str, backbone: str) -> Path:
 def find_component(name: str, backbone: str = "") -> Path | None:
     """The folder of a trained component, whatever it was trained for; NAME-BACKBONE is preferred to NAME."""
     own = f"{name}-{plain(backbone)}" if backbone else name
-    places = (shipped(own), trained(own), shipped(name), Path(name).expanduser())
+    guided = trained(f"{name}-{teacher(backbone)}")
+    places = (guided, shipped(own), trained(own), shipped(name), Path(name).expanduser())
     return next((folder for folder in places if any((folder / file).is_file() for file in COMPONENT_FILES)), None)
 
 

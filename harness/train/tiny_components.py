@@ -38,14 +38,22 @@ def make(plan: Plan, tell: Callable[[str], None]) -> Plan:
     cells = [cell for cell in plan.runnable if cell.backbone.startswith(PREFIX)]
     for (kind, name), backbone in dict.fromkeys((part, cell.backbone) for cell in cells for part in _parts(cell)):
         tuned = discover.tunes(name)
-        base = discover.plain(backbone)
+        base = discover.teacher(backbone)
         _forget_other_weights(name, base, tuned)
-        if not discover.is_here(kind, name, base) and (part := discover.general(kind, name)):
+        if not _is_here(kind, name, base) and (part := discover.general(kind, name)):
             try:
                 _train(part.recipe, part.layers, name, base, tell)
             except PackageMissing as error:
                 absent[(kind, name), backbone] = str(error)
     return replace(plan, cells=tuple(_without(cell, absent) for cell in plan.cells)) if absent else plan
+
+
+def _is_here(kind: str, name: str, backbone: str) -> bool:
+    """Return whether a component is here; one that was trained at another guidance is not the backbone's."""
+    folder = discover.find_component(name, backbone)
+    if folder is None or not discover.is_here(kind, name, backbone):
+        return False
+    return backbone == discover.plain(backbone) or discover.tied_fingerprint(folder) in ("", _fingerprint(backbone))
 
 
 def _without(cell: Cell, absent: Mapping[tuple[tuple[str, str], str], str]) -> Cell:

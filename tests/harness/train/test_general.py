@@ -80,6 +80,18 @@ def test_a_command_names_each_recipe_and_its_layers() -> None:
     assert discover.general("adapter", "mixed-t0") == ("cross-regression", None, "mixed_7k", "0")
     assert discover.general_command("samplers", "mulo-4x", "b") == "stride train mulo-4x --backbone b --data FILE"
     assert discover.general_command("samplers", "mulo-2x-gan", "b") is None
+    guided = discover.general_command("drafter", "eagle1", "b:weights=int4,guidance=3.0")
+    assert guided == "stride train eagle1 --backbone b:guidance=3.0 --data FILE"
+
+
+def test_a_component_of_the_same_guidance_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    for backbone in ("b", "b:guidance=3.0"):
+        folder = discover.trained(f"eagle1-{backbone}")
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    found = [discover.find_component("eagle1", b) for b in ("b", "b:guidance=3.0", "b:guidance=2.0,weights=int4")]
+    assert found == [discover.trained(f"eagle1-{name}") for name in ("b", "b:guidance=3.0", "b")]
 
 
 class TestSchedules:
