@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 
 from stridebench.harness.errors import UsageError
-from stridebench.harness.plan import presets
 from stridebench.harness.run import machine_profile
 from tests.bench import __main__ as runner
 from tests.bench import decoding, gpu, growth, large, reading, startup, timing
@@ -162,25 +158,8 @@ class TestLlama:
         calls = Path(f"{path}.calls").read_text().splitlines()
         assert len(calls) == 3 and all(asked in call and call.endswith("--repack 0") for call in calls)
 
-    @pytest.mark.parametrize(
-        ("end", "options"), [("ILL", ["--repack", "0"]), ("SEGV", ["--repack", "0"]), ("TERM", [])]
-    )
-    def test_only_a_crash_turns_repacking_off(self, tmp_path: Path, end: str, options: list[str]) -> None:
-        assert decoding.without_amx([self.program(tmp_path, f"kill -{end} $$")]) == options
-
-    @pytest.mark.parametrize("body", ["echo no json", "echo '[]'", "echo '[{}]'", "echo lost >&2; exit 3"])
-    def test_a_program_without_a_rate_is_named(self, tmp_path: Path, body: str) -> None:
-        with pytest.raises(UsageError, match="and no rate"):
-            decoding.rate_of([self.program(tmp_path, body)])
-
 
 class TestGrowth:
-    @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-    def test_a_slope_is_the_power_of_the_largest_sizes(self, power: float) -> None:
-        grown = [(size, 1e-6 * size**power, 0.0) for size in (100.0, 1_000.0, 10_000.0)]
-        slope, low, high = growth.slope_of([(10.0, 5.0, 0.0), *grown])  # a fixed cost of the smallest does not count
-        assert slope == pytest.approx(power) and low == pytest.approx(power) == pytest.approx(high)
-
     @pytest.mark.parametrize(("power", "verdict"), [(1, "pass"), (2, "fail")])
     def test_what_grows_faster_than_its_work_fails(
         self, power: int, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -205,38 +184,11 @@ class TestGrowth:
 
 
 class TestLarge:
-    def test_blocks_hold_equal_work_and_share_no_cell(self) -> None:
-        plan = large.pooled_plan(3)
-        blocks = large.blocks(plan)
-        assert [len(block) for block in blocks] == [16, 16, 16]
-        assert len({cell.id for block in blocks for cell in block}) == len(plan.runnable) == 48
-        assert len({tuple(sorted(Counter(cell.label for cell in block).items())) for block in blocks}) == 1
-
     def test_a_small_folder_is_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, size in (("SAMPLES", 40), ("CELLS", 10), ("WORKED", 10)):
             monkeypatch.setattr(large, name, size)
         rows = itertools.chain(large.opening("folder", SMALL), large.a_cell("cell", SMALL))
         assert [bool(row.ours) and " cells of " in row.note for row in rows] == [True, True]
-
-    def test_a_browser_that_is_missing_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(large, "find_spec", lambda name: None)
-        assert large.missing() == "playwright is not installed: pip install '.[browser]'"
-        monkeypatch.setattr(large, "find_spec", lambda name: name)
-        monkeypatch.setattr(shutil, "which", lambda name: None)
-        monkeypatch.delenv("STRIDE_CHROMIUM", raising=False)
-        assert "apt-get install chromium" in str(large.missing())
-        monkeypatch.setenv("STRIDE_CHROMIUM", "/opt/chromium")
-        assert large.missing() is None
-
-    @pytest.mark.browser
-    @pytest.mark.skipif(find_spec("playwright") is None, reason="not installed: playwright")
-    def test_a_page_that_opens_slowly_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        if lacking := large.missing():
-            pytest.skip(lacking)
-        monkeypatch.setattr(large, "PAGED_SAMPLES", 5)
-        monkeypatch.setattr(large, "OPENING", 0.001)
-        rows = {row.name: row.verdict for row in large.pages("pages", SMALL)}
-        assert [rows[f"pages: opening the {what}"] for what in ("index", "cell", "output")] == ["fail"] * 3
 
 
 class TestStartup:
@@ -249,19 +201,6 @@ class TestStartup:
         with pytest.raises(UsageError, match="ended with 2"):
             startup.first(replace(SMALL, backbone="none"))
 
-    def test_memory_is_beside_imports_weights_and_their_copy_in_fp32(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        peaks = {startup.IMPORTS: 400.0, startup.ENTRY: 1500.0}
-        monkeypatch.setattr(startup, "check_type", lambda dtype, device: None)
-        monkeypatch.setattr(startup, "peak_mb", lambda code, *words: peaks[code])
-        monkeypatch.setattr(presets, "load", lambda name, dtype: SimpleNamespace(weights_bytes=500e6))
-        (row,) = startup.peak_memory("startup peak memory", SMALL)
-        assert row.peer == 400 + 250 + 500 + 300 and row.verdict == "fail"
-
-    def test_a_peak_is_of_the_process_alone(self) -> None:
-        assert startup.peak_mb("x = bytearray(60_000_000)") > startup.peak_mb("pass") + 50
-        with pytest.raises(UsageError, match="exit code 3"):
-            startup.peak_mb("raise SystemExit(3)")
-
 
 def test_a_command_that_reads_a_run_is_timed_without_torch(tmp_path: Path) -> None:
     places = {"RUN": tmp_path / "run", "SITE": tmp_path / "site"}
@@ -269,9 +208,3 @@ def test_a_command_that_reads_a_run_is_timed_without_torch(tmp_path: Path) -> No
     assert row.verdict == "inconclusive" and row.pairs == 1 and row.note.endswith("no torch")
     with pytest.raises(RuntimeError, match="ended with 2"):
         next(reading.reading(("report", "SITE"), 100.0, False, lambda: places)("reading x", SMALL))
-
-
-def test_the_copies_of_a_run_are_cells_of_their_own() -> None:
-    cells = reading.copied(2).sealed_cells
-    assert len(cells) == 2 * len(reading.copied(1).sealed_cells)
-    assert all(cell.meta.baseline in cells and cell.name == cell.meta.cell for cell in cells.values())

@@ -79,12 +79,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         assert str(tmp_path / name) in refused(str(tmp_path / name))
 
 
-def test_a_duplicate_key_is_refused(write):
-    """YAML forbids it; using the last one would drop methods silently."""
-    path = write("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n")
-    assert "methods" in lines_of(refused(path), path)[2]
-
-
 def test_all_errors_are_reported_at_once_with_their_lines(write):
     path = write(
         "methods:\n"
@@ -112,94 +106,53 @@ def test_wrong_keys_and_wrong_names_are_in_one_message(write):
     assert set(lines_of(refused(path), path)) == {1, 4, 5}
 
 
-def test_a_wrong_temperature_is_found_on_its_line(write):
-    path = write(BASE + "temperature:\n  - 0\n  - -1\n")
-    assert "-1" in lines_of(refused(path), path)[6]
+SJD = "methods: [{}]\nbackbones: [tabular]\ntasks: [tabular]\n"
+REFUSED = [
+    ("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "methods"),
+    (BASE + "temperature:\n  - 0\n  - -1\n", 6, "-1"),
+    ("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "name"),
+    (BASE + "temprature: [0]\n", 4, "did you mean 'temperature'"),
+    (BASE + "greedy_check: {prompt: 2}\n", 4, "did you mean 'prompts'"),
+    (BASE + "dtype: bf16\n", 4, "dtype: unknown key; dtype belongs to a backbone's entry"),
+    (BASE + "limit: 2\n", 4, "limit: unknown key; limit belongs to a task's entry"),
+    (BASE + "window: 8\n", 4, "window belongs to a method's entry: methods: [{name: "),
+    (BASE + "nodes: 8\n", 4, "nodes belongs to a method's entry: methods: [{name: "),
+    (
+        BASE + "prompt_chars: 8\n",
+        4,
+        "prompt_chars belongs to a task's entry: tasks: [{name: continuation",
+    ),
+    (BASE + "resume: true\n", 4, "resume belongs to the command line: stride run --resume"),
+    (BASE + "greedy_check: {temperature: 1}\n", 4, "temperature belongs to the suite itself, at its top level"),
+    (SJD.format("{name: sjd, limit: 2}"), 1, "sjd has no parameter 'limit'; limit belongs to a task's entry"),
+    (SJD.format("{name: sjd, temperature: 1}"), 1, "temperature belongs to the suite itself, at its top level"),
+    (
+        SJD.format("{name: sjd, weights: int8}"),
+        1,
+        "weights belongs to a backbone's entry: backbones: [{name: NAME",
+    ),
+    (SJD.format("{name: sjd, prompt_chars: 8}"), 1, "prompt_chars belongs to a task's entry: tasks: "),
+    (SJD.format("{name: sjd, device: cuda}"), 1, "device belongs to the command line: stride run --device"),
+    (SJD.format("{name: sjd, windw: 1}"), 1, "sjd has no parameter 'windw'; did you mean 'window'"),
+    (BASE + "report: sjdp\n", 4, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
+    (BASE + "report: {name: sjdp}\n", 4, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
+    (BASE + "report:\n  roles: {}\n  name: sjdp\n", 6, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
+    ("methods: [sjd]\nbackbones: [tabular]\n", 1, "tasks"),
+]
 
 
-def test_an_entry_without_a_name_is_refused(write):
-    path = write("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n")
-    text = lines_of(refused(path), path)[2]
-    assert "name" in text and "None" not in text
-
-
-UNKNOWN = {
-    "top": ("temprature: [0]\n", "temperature"),
-    "nested": ("greedy_check: {prompt: 2}\n", "prompts"),
-}
-
-
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_the_error_of_an_unknown_key_proposes_the_nearest_one(write, case):
-    extra, meant = UNKNOWN[case]
-    path = write(BASE + extra)
-    assert f"did you mean {meant!r}" in lines_of(refused(path), path)[4]
-
-
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        ("dtype: bf16\n", "dtype: unknown key; dtype belongs to a backbone's entry"),
-        ("limit: 2\n", "limit: unknown key; limit belongs to a task's entry"),
-        ("window: 8\n", "window belongs to a method's entry: methods: [{name: "),
-        ("nodes: 8\n", "nodes belongs to a method's entry: methods: [{name: "),
-        (
-            "prompt_chars: 8\n",
-            "prompt_chars belongs to a task's entry: tasks: [{name: continuation, prompt_chars: ...}]",
-        ),
-        ("resume: true\n", "resume belongs to the command line: stride run --resume"),
-        ("greedy_check: {temperature: 1}\n", "unknown key; temperature belongs to the suite itself, at its top level"),
-    ],
-)
-def test_a_key_that_is_known_elsewhere_says_where(write, extra, words):
-    path = write(BASE + extra)
-    assert words in lines_of(refused(path), path)[4]
-
-
-def test_a_methods_entry_says_where_another_entrys_key_belongs(write):
-    path = write("methods: [{name: sjd, limit: 2}]\nbackbones: [tabular]\ntasks: [tabular]\n")
-    assert "sjd has no parameter 'limit'; limit belongs to a task's entry" in refused(path)
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("{name: sjd, temperature: 1}", "'temperature'; temperature belongs to the suite itself, at its top level"),
-        (
-            "{name: sjd, weights: int8}",
-            "'weights'; weights belongs to a backbone's entry: backbones: [{name: NAME, weights",
-        ),
-        (
-            "{name: sjd, prompt_chars: 8}",
-            "'prompt_chars'; prompt_chars belongs to a task's entry: tasks: [{name: continuation",
-        ),
-        ("{name: sjd, device: cuda}", "'device'; device belongs to the command line: stride run --device"),
-        ("{name: sjd, windw: 1}", "'windw'; did you mean 'window'"),
-    ],
-)
-def test_a_methods_entry_says_where_a_key_of_the_suite_belongs(write, entry, words):
-    path = write(f"methods: [{entry}]\nbackbones: [tabular]\ntasks: [tabular]\n")
-    assert f"sjd has no parameter {words}" in refused(path)
+@pytest.mark.parametrize(("text", "line", "words"), REFUSED)
+def test_what_is_wrong_is_said_on_its_line(write, text, line, words):
+    path = write(text)
+    assert words in lines_of(refused(path), path)[line]
 
 
 def test_the_keys_of_a_suite_are_those_that_the_hint_knows():
     assert set(lookup.SUITE) == set(suite.Suite.model_fields)
 
 
-@pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
-def test_an_unknown_report_is_named_with_its_line_when_the_suite_is_read(write, entry):
-    path = write(BASE + entry)
-    line = 3 + entry.count("\n")
-    assert "there is no report 'sjdp'; did you mean 'sjdpp'?" in lines_of(refused(path), path)[line]
-
-
 def test_the_known_reports_are_those_of_the_papers_files():
     assert set(suite.reports()) == set(paper_files.reports())
-
-
-def test_a_missing_key_is_named(write):
-    path = write("methods: [sjd]\nbackbones: [tabular]\n")
-    assert "tasks" in refused(path)
 
 
 BAD = {

@@ -124,14 +124,6 @@ class TestGenEvalSummary:
         assert summary["geneval_overall"].n == 19 and summary["geneval_counting"].n == 4
         assert summary["geneval_overall"].low is None  # three of the families have fewer than four prompts
 
-    def test_the_order_of_lines_changes_nothing(self, tmp_path):
-        lines = result_lines(SIX)
-        (tmp_path / "a.jsonl").write_text("\n".join(lines))
-        (tmp_path / "b.jsonl").write_text("\n".join(lines[::-1]))
-        assert geneval.summary(geneval.read_results(tmp_path / "a.jsonl")) == geneval.summary(
-            geneval.read_results(tmp_path / "b.jsonl")
-        )
-
     def test_a_family_without_pictures_leaves_no_overall(self):
         summary = geneval.summary([geneval.GenEvalResult("colors", "{}", True)])
         assert summary["geneval_colors"].value == 1.0

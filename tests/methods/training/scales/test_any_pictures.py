@@ -65,8 +65,8 @@ def test_samplers_of_a_folder_serve_a_decode(folder: Path, tmp_path: Path) -> No
     assert Outcomes().of(method, presets.resolve(TAR)).word == "runs"
     task = f"{{name: imagenet_classes, limit: 1, file: {discover.SAMPLES / 'imagenet_classes.json'}}}"
     run = ("run", "--backbone", TAR, "--task", task, "--set", "prove=false", "--out", tmp_path / "run", "-t", 1)
-    run += ("--set", "warmup=0")
-    outcome = stride(*run, "--method", "{name: mulo_sd, drafter: 'tiny:tar-1.5b-256'}", "--json")
+    run += ("--set", "warmup=0", "--set", "timing=false", "--set", "greedy_check={prompts: 0}")
+    outcome = stride(*run, "--method", "{name: mulo_sd, drafter: 'tiny:tar-1.5b-256', k: 8}", "--json")
     assert outcome.code == 0 and outcome.document["failed"] == 0 and outcome.document["skipped"] == 0, outcome
 
 
