@@ -8,6 +8,7 @@ import matplotlib
 import pandas as pd
 
 from stridebench.reports import pareto
+from stridebench.reports.contact_sheets import row_name, spread
 from stridebench.reports.summary import summarise
 from tests.support.fake_store import empty
 
@@ -39,3 +40,14 @@ def test_what_is_not_swept_has_no_panel(frame: pd.DataFrame) -> None:
     exact = frame[frame["verdict"] != "approximate"]
     assert list(pareto.panels(exact)) == [] and pareto.write(exact, Path("unused")) == []
     assert pareto.write(summarise(empty()), Path("unused")) == []
+
+
+def test_a_sheet_shows_prompts_spread_over_the_set():
+    assert spread([f"p{i}" for i in range(20)], 4) == ("p0", "p5", "p10", "p15")
+    assert spread(["a", "b", "c"], 2) == ("a", "b") and spread(["a"], 8) == ("a",) and spread([], 8) == ()
+
+
+def test_a_row_is_named_by_its_caption_where_that_is_short():
+    assert row_name(pd.Series({"prompt_text": "a green fish"}), "single/0") == "a green fish"
+    for sample in (pd.Series({"prompt_text": "def f(): " * 20}), pd.Series({"prompt_text": None}), pd.Series(), None):
+        assert row_name(sample, "single/0") == "single/0"

@@ -12,10 +12,18 @@ from rich.console import Console
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.entries import StoredSampling
-from stridebench.reports import tables
+from stridebench.reports import tables, text_table
 from stridebench.reports.flags import blind_flags
 from stridebench.reports.summary import summarise
-from stridebench.reports.text_table import Column, TextTable, fit_columns, html_tables, latex_tables, paper_table
+from stridebench.reports.text_table import (
+    UNMEASURED,
+    Column,
+    TextTable,
+    fit_columns,
+    html_tables,
+    latex_tables,
+    paper_table,
+)
 from tests.support.fake_store import suite, tiny
 
 
@@ -225,3 +233,24 @@ def test_headings_name_every_cut_and_the_order_of_filters() -> None:
     frame = summarise(tiny())
     title = next(tables.text_tables(frame.assign(temperature=0.7, top_p=0.9, order="filter_first"))).title
     assert "T = 0.7, top-p 0.9, filters first" in title
+
+
+def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured() -> None:
+    columns = (Column("row", "cell", rank=0), Column("p", "a figure, printed", rank=3))
+    columns = (*columns, Column("m", "a figure, measured", rank=2))
+    name = "multi_head heads=some-heads (levels=3) delta=0.7"
+    rows = [[name, "2.02", "1.35 [1.05, 1.76]"], ["other", "-", UNMEASURED]]
+    table = TextTable("t", columns, rows, [])
+    assert [title for title, *_ in text_table.fit_columns(table, 100).values()] == [column.title for column in columns]
+    assert text_table.fit_columns(table, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
+    # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
+    narrow = text_table.fit_columns(table, 35)
+    assert list(narrow) == [0, 1, 2] and narrow[0][1] == name and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
+    assert list(text_table.fit_columns(table, 34)) == [0, 2]
+
+
+def test_numbers_have_one_format() -> None:
+    row = pd.Series({"x": 1.4249, "x_low": 1.31, "x_high": 1.551, "x_n": 9})
+    assert text_table.interval(row, "x") == "1.42 [1.31, 1.55]"
+    assert text_table.interval(row, "y") == "-"
+    assert text_table.interval(pd.Series({"x": 1.4, "x_low": None, "x_n": 3}), "x") == "1.40 (n=3)"

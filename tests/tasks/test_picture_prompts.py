@@ -9,7 +9,9 @@ import pytest
 from pyarrow.parquet import write_table
 
 from stridebench.harness.errors import UnknownNameError, UsageError
+from stridebench.harness.plan import resolve
 from stridebench.harness.registry import TASKS
+from stridebench.tasks.captions import Captions
 from stridebench.tasks.coco import Coco
 from stridebench.tasks.dpg_bench import DpgBench, shown_in_papers
 from stridebench.tasks.imagenet_classes import ImageNetClasses
@@ -211,3 +213,19 @@ class TestDpgBench:
             "180",
             "partiprompts177",
         )
+
+
+def test_a_list_is_a_sweep_and_a_list_in_a_list_one_set() -> None:
+    entry = {"name": "captions", "texts": [["a cat", " a dog "], "a bird"]}
+    data = {"methods": ["sjd"], "backbones": ["embedded-image"], "tasks": [entry]}
+    prompts = [use.task.prompts() for use in resolve.resolve(data, resolve.Lines("test", None)).tasks]
+    assert [[(one.id, one.text) for one in each] for each in prompts] == [
+        [("captions/0", "a cat"), ("captions/1", "a dog")],
+        [("captions/0", "a bird")],
+    ]
+
+
+@pytest.mark.parametrize("texts", ["", (), ("a cat", " "), ("a cat", 3)])
+def test_what_is_not_a_caption_is_refused(texts: object) -> None:
+    with pytest.raises(UsageError, match="give a caption, or several"):
+        Captions(texts=texts).prompts()  # type: ignore[arg-type]

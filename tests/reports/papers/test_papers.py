@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from stridebench.harness.errors import UsageError
@@ -19,10 +20,13 @@ from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
+from stridebench.reports.papers.drawing import legend
 from stridebench.reports.papers.measured import measured, scorer_notes
 from stridebench.reports.papers.paper_files import model_name
 from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.text_table import UNMEASURED
+from tests import paper_settings
+from tests.paper_settings import Setting, settings
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import (
     GRID,
@@ -322,3 +326,28 @@ def test_the_report_of_a_papers_suite_has_its_name(name: str) -> None:
 )
 def test_a_stand_in_and_a_chat_template_are_the_same_row_of_a_paper(backbone: str, model: str) -> None:
     assert model_name(backbone) == model
+
+
+def test_a_legend_of_long_names_stays_inside_its_figure() -> None:
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    axes = figure.subplots()
+    for i in range(7):
+        axes.plot([0, 1], label=f"cross_regression horizon=8 mode=det beta=0.05 tau=-{i} clip=True")
+    legend(figure, axes)
+    [drawn] = figure.legends
+    assert drawn.get_window_extent().width <= figure.bbox.width and len(drawn.get_texts()) == 7
+
+
+def test_a_setting_is_the_authors_or_has_a_reason() -> None:
+    commands = resolve.commands()
+    for one in settings():
+        assert one.suite_has, f"{one.name}: {one.suite} has no such setting"
+        assert one.agrees or one.reason, f"{one.name}: {one.suite_has}, the authors' {one.authors} ({one.source})"
+        assert one.source and one.suite in commands, one.name
+
+
+def test_the_table_names_every_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    paper_settings.main()
+    differing = sum(not one.agrees for one in settings())
+    assert capsys.readouterr().out.endswith(f"{len(settings())} settings, {differing} differ\n")
+    assert not Setting("t", "quick", [1], [2], "s", "").agrees
