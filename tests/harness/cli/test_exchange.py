@@ -16,18 +16,8 @@ from tests.support.cli import refused, stride
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("attach") / "run"
     words = ("--method", "prompt_lookup", "--backbone", "tiny:llama2-7b", "--task", "humaneval", "--limit", 2)
-    stride(
-        "run",
-        *words,
-        "--max-new-tokens",
-        4,
-        "--set",
-        "prove=false",
-        "--set",
-        "greedy_check={prompts: 0}",
-        "--out",
-        folder,
-    )
+    unproved = ("--set", "prove=false", "--set", "greedy_check={prompts: 0}")
+    stride("run", *words, "--max-new-tokens", 4, *unproved, "--out", folder)
     return folder
 
 

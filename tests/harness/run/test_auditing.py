@@ -171,14 +171,8 @@ def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: P
 def test_what_a_method_leaves_in_its_cache_is_in_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities and bets come from a new cache, so they are those that `stride audit` computes from nothing."""
     register(monkeypatch, METHODS, "reads_another_prompt", ReadsAnotherPrompt)
-    words = (
-        "--method",
-        "reads_another_prompt",
-        "--backbone",
-        "embedded-digits-l",
-        "--task",
-        "{name: digits, limit: 2}",
-    )
+    words = ("--method", "reads_another_prompt", "--backbone", "embedded-digits-l")
+    words += ("--task", "{name: digits, limit: 2}")
     more = ("--max-new-tokens", 12, "-t", 1, "--set", "warmup=0", "--set", "timing=false", "--set", "prove=false")
     assert stride("run", *words, *more, "--out", tmp_path / "run").code == 0
     cell = by_label(Store.open(tmp_path / "run"))["reads_another_prompt T=1"]

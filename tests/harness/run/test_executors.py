@@ -251,17 +251,8 @@ def test_a_run_goes_on_after_its_driver_was_killed(tmp_path: Path, stride_env: d
     pytest.importorskip("ray")
     words = ["--method", "sjd", "--method", "{name: sjdpp, tau: [0.5, 2.0]}", "--backbone", "tabular"]
     words += ["--task", "{name: tabular, limit: 4}", "-t", "0", "-t", "1", "--max-new-tokens", "8"]
-    words += [
-        "--set",
-        "prove=false",
-        "--set",
-        "timing=off",
-        "--executor",
-        "ray",
-        "--json",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    words += ["--set", "prove=false", "--set", "timing=off", "--executor", "ray", "--json"]
+    words += ["--out", str(tmp_path / "run")]
     command = [sys.executable, "-c", "from stridebench.harness.cli.main import main; main()", "run", *words]
     driver = subprocess.Popen(command, env=stride_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list((tmp_path / "run").glob("cells/*")) and driver.poll() is None:

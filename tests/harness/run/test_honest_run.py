@@ -300,26 +300,6 @@ def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkey
     assert len(cells) == 3
 
 
-@pytest.mark.parametrize(
-    ("prompt", "reason"),
-    [
-        (Prompt("a", tokens=(0,), category=5), "the category of a is 5, not a text"),  # type: ignore[arg-type]
-        (Prompt("a", tokens=(0.5,)), "the tokens of a are not whole numbers"),  # type: ignore[arg-type]
-        (Prompt("a", tokens=(-1,)), "a has the token -1; ids start at 0"),
-    ],
-)
-def test_a_prompt_of_wrong_types_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, reason: str
-) -> None:
-    class Typed(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        def prompts(self) -> Any:
-            return (prompt,)
-
-    register(monkeypatch, TASKS, "typed", Typed)
-    words = ("--method", "sjd", "--backbone", "tabular", "--task", "typed", "--out", tmp_path / "run")
-    assert reason in refused("run", *words)
-
-
 def test_ids_of_numpy_and_scores_that_no_plot_holds_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Extreme(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
         metrics = ("huge",)
@@ -388,34 +368,30 @@ def test_a_score_that_is_no_number_is_refused_with_what_it_is(answer: object, re
 
 
 @pytest.mark.parametrize(
-    ("prompts", "reason"),
+    ("answer", "reason"),
     [
         ([], "has no prompts"),
         ([Prompt("a", tokens=(0,)), Prompt("a", tokens=(1,))], "gives one id to several prompts: a"),
         (None, "returned NoneType instead of a sequence of Prompt"),
         (["text"], "returned list instead of a sequence of Prompt"),
+        (KeyError("column"), "the task asks_badly could not make its prompts: KeyError: 'column'"),
+        ((Prompt("a", tokens=(0,), category=5),), "the category of a is 5, not a text"),  # type: ignore[arg-type]
+        ((Prompt("a", tokens=(0.5,)),), "the tokens of a are not whole numbers"),  # type: ignore[arg-type]
+        ((Prompt("a", tokens=(-1,)),), "a has the token -1; ids start at 0"),
     ],
 )
 def test_prompts_that_cannot_be_run_end_with_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: object, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: object, reason: str
 ) -> None:
     class AsksBadly(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
         def prompts(self) -> Any:
-            return prompts
+            if isinstance(answer, KeyError):
+                raise answer
+            return answer
 
     register(monkeypatch, TASKS, "asks_badly", AsksBadly)
     words = ("--method", "sjd", "--backbone", "tabular", "--task", "asks_badly", "--out", tmp_path / "run")
     assert reason in refused("run", *words)
-
-
-def test_prompts_that_raise_end_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Raises(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        def prompts(self) -> Any:
-            raise KeyError("column")
-
-    register(monkeypatch, TASKS, "raises", Raises)
-    words = ("--method", "sjd", "--backbone", "tabular", "--task", "raises", "--out", tmp_path / "run")
-    assert "the task raises could not make its prompts: KeyError: 'column'" in refused("run", *words)
 
 
 def test_a_resumed_run_has_one_line_a_cell_in_its_history(tmp_path: Path) -> None:
