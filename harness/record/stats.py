@@ -9,7 +9,7 @@ Intervals of ratios and means are those of the studentized bootstrap (Efron and 
 hold for skew figures of 6 to 40 prompts; the plain percentile interval is too short for them. Medians have a
 percentile interval widened to Student's t (Hesterberg 2015, "expanded percentile"). Fewer than six clusters give no
 interval, nor do values of which nearly all are equal. Values between 0 and 1 have the interval of `bounded_mean`,
-which such values have too. ``python -m tests.power.intervals`` measures how often each covers the truth.
+also if they are few or equal. ``python -m tests.power.intervals`` measures how often each covers the truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import bdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from stridebench.harness.errors import UsageError
 
@@ -36,10 +36,8 @@ RESAMPLES = 5000
 FEWEST = 6
 """Number of clusters (prompts, or repetitions of a single prompt) below which a bootstrap gives no interval."""
 WIDENED = 12
-"""Number of clusters below which the tails of a studentized interval are smaller, down to two thirds at six clusters.
-
-With the nominal tails, intervals of very skew figures of six prompts cover the truth in 91 of 100 cases.
-"""
+"""Number of clusters below which the tails of a studentized interval are smaller, down to two thirds at six clusters:
+with the nominal tails, intervals of very skew figures of six prompts cover the truth in 91 of 100 cases."""
 FEWEST_TESTED = 4
 """Number of clusters below which there is neither a test nor an interval of `bounded_mean`."""
 
@@ -239,10 +237,6 @@ def _finite(values: FloatArray) -> FloatArray:
     return finite if len(finite) > 0.95 * len(values) else np.empty(0)
 
 
-def _interval(resampled: Bootstrap | None) -> Interval | None:
-    return resampled.interval() if resampled else None
-
-
 def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
     """Σ numerator / Σ denominator - minus."""
     values = _columns(frame, {numerator, denominator})
@@ -256,16 +250,11 @@ def ratios(
     terms: Sequence[tuple[str, str, float]],
     seed: int = 0,
 ) -> list[Interval | None]:
-    """Return ``ratio`` of each numerator, denominator and subtrahend.
-
-    Args:
-        values: columns by name.
-        index: of their rows, by (prompt, repetition).
-        named: clusters as in `clusters`.
-    """
+    """Return ``ratio`` of each numerator, denominator and subtrahend; ``values`` are columns by name."""
 
     def interval(table: FloatArray, minus: float) -> Interval | None:
-        return _interval(_resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
+        resampled = _resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed)
+        return resampled.interval() if resampled else None
 
     tables = _by_cluster(values, index, named, [(numerator, denominator) for numerator, denominator, _ in terms])
     return [interval(table, minus) for table, (_, _, minus) in zip(tables, terms, strict=True)]
@@ -280,46 +269,32 @@ def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None =
 def score(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
     """``mean``; where all scores are 0 or 1, with the interval of `bounded_mean`."""
     numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    binary = np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all()
-    return bounded_mean(values, seed, named) if binary else mean(values, seed, named)
+    return (bounded_mean if _is_binary(numbers[~np.isnan(numbers)]) else mean)(values, seed, named)
 
 
 def bounded_mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
-    """Mean of values between 0 and 1, with an interval that has a width even where all of them are equal.
+    """Mean of values between 0 and 1: with the mid-P interval if each cluster's is 0 or 1, else with `_mean_draws`."""
+    return mean_of_groups([values], seed, named)
 
-    It is Clopper and Pearson's exact interval if the mean of each cluster is 0 or 1. Elsewhere it is Gaffke's bound,
-    which extends theirs to any distribution on [0, 1] (Learned-Miller and Thomas 2019, arXiv:1905.06208, section 3).
-    Both cover the truth in at least 95 of 100 cases.
+
+def mean_of_groups(
+    groups: Sequence[pd.Series[float]], seed: int = 0, named: pd.Series[str] | None = None
+) -> Interval | None:
+    """Mean of the means of groups of values between 0 and 1, such as GenEval's families; one group: `bounded_mean`.
+
+    It is None if a group is empty, and has no bounds if one has fewer than four clusters.
     """
-    if values.isna().all():
+    if not groups or any(group.isna().all() for group in groups):
         return None
-    by_cluster = _bounded_by_cluster(values, named)
-    estimate, n = float(values.mean()), len(by_cluster)
-    if n < FEWEST_TESTED:
-        return Interval(estimate, None, None, n)
-    low, high = _lower_bound(by_cluster, seed), 1 - _lower_bound(1 - by_cluster, seed)
-    return Interval(estimate, min(low, estimate), max(high, estimate), n)
-
-
-def mean_of_groups(groups: Sequence[pd.Series[float]], seed: int = 0) -> Interval | None:
-    """Mean of the means of groups of values between 0 and 1, such as GenEval's families.
-
-    The bounds are quantiles of the mean of the groups' Gaffke draws (`bounded_mean`), which are independent.
-
-    Returns:
-        None if a group is empty; no bounds if a group has fewer than four clusters.
-    """
-    present = [group.dropna() for group in groups]
-    if not present or any(group.empty for group in present):
-        return None
-    tables = [_bounded_by_cluster(group, None) for group in present]
-    estimate, n = float(np.mean([group.mean() for group in present])), sum(map(len, tables))
+    tables = [_bounded_by_cluster(group, named) for group in groups]
+    estimate, n = float(np.mean([group.mean() for group in groups])), sum(map(len, tables))
     if min(map(len, tables)) < FEWEST_TESTED:
         return Interval(estimate, None, None, n)
-    weights = [_uniform_weights(len(table), seed + place)[:, :-1] for place, table in enumerate(tables)]
-    pairs = list(zip(weights, tables, strict=True))
-    low = np.quantile(np.mean([weight @ table for weight, table in pairs], axis=0), 0.025)
-    high = 1 - np.quantile(np.mean([weight @ (1 - table) for weight, table in pairs], axis=0), 0.025)
+    if len(tables) == 1 and _is_binary(tables[0]):
+        low, high = mid_p(int(tables[0].sum()), n)
+    else:
+        draws = np.mean([_mean_draws(table, seed + place) for place, table in enumerate(tables)], axis=0)
+        low, high = np.quantile(draws, [0.025, 0.975])
     return Interval(estimate, min(float(low), estimate), max(float(high), estimate), n)
 
 
@@ -334,12 +309,36 @@ def _bounded_by_cluster(values: pd.Series[float], named: pd.Series[str] | None) 
     return means
 
 
-def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
-    """A bound that the mean of a distribution on [0, 1] is below with probability at most ``alpha``."""
-    n, ones = len(values), int(values.sum())
-    if np.isin(values, (0.0, 1.0)).all():
-        return float(betaincinv(ones, n - ones + 1, alpha)) if ones else 0.0
-    return float(np.quantile(_uniform_weights(n, seed)[:, :n] @ values, alpha))
+def _mean_draws(values: FloatArray, seed: int) -> FloatArray:
+    """Return draws of the mean of a distribution on [0, 1], [RESAMPLES], whose quantiles are bounds of it.
+
+    The values and one more have uniform weights. With that one at 0 or at 1 the quantiles are Gaffke's wide bounds
+    (Learned-Miller and Thomas 2019, arXiv:1905.06208, section 3). Here it lies at both equally often if all values are
+    0 or 1, which gives mid-P bounds, and else between them, most often near an end (the arcsine distribution).
+    """
+    rng = np.random.default_rng([seed, len(values)])
+    sides = rng.permutation(np.arange(RESAMPLES) % 2) if _is_binary(values) else rng.beta(0.5, 0.5, size=RESAMPLES)
+    weights = _uniform_weights(len(values), seed)
+    draws: FloatArray = weights[:, :-1] @ values + weights[:, -1] * sides
+    return draws
+
+
+def _is_binary(values: NDArray[Any]) -> bool:
+    return bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def mid_p(k: int, n: int, alpha: float = 0.025) -> tuple[float, float]:
+    """Return mid-P bounds (Lancaster 1961): at the lower one P(more than k of n) + P(k) / 2 is alpha."""
+
+    def lower(k: int) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(50 if k else 0):
+            p = (low + high) / 2
+            beyond = (bdtrc(k - 1, n, p) + bdtrc(k, n, p)) / 2
+            low, high = (p, high) if beyond < alpha else (low, p)
+        return low
+
+    return lower(k), 1 - lower(n - k)
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
@@ -349,7 +348,8 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: st
         less: FloatArray = s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1]
         return less
 
-    return _interval(_paired(a, b, (numerator, denominator), gap, RESAMPLES, seed))
+    resampled = _paired(a, b, (numerator, denominator), gap, RESAMPLES, seed)
+    return resampled.interval() if resampled else None
 
 
 def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0) -> Bootstrap | None:

@@ -19,7 +19,8 @@ from stridebench.reports.text_table import Column, TextTable, markdown_lines, nu
 # - against noise that goes on for several nights: it explains ``GAIN`` times the variance of the nights around it. In
 #   95 of 100 series without a change no place does, even if neighbouring nights are correlated by 0.6 (AR(1));
 # - against odd nights: in 95 of 100 permutations of these nights no place explains as much.
-# The bootstrap of a night is not used as its noise: it resamples prompts, and all nights have the same ones.
+# A night's deviation is at least a share of its standard error over prompts (`WITHIN`). The whole error would be too
+# much: it is over prompts drawn anew, and all nights have the same ones, so most of it is common to them.
 # ``python -m tests.power.history`` measures false alarms and power.
 
 
@@ -32,8 +33,11 @@ PENALTY = 25.0
 GAIN, SEVERAL = 40.0, 60.0
 """Least gain in units of the variance around a change: of the only candidate of a series, and of several."""
 PERMUTATIONS, ALPHA = 999, 0.05
-NEGLIGIBLE = 0.002
-"""Relative noise that is assumed at least: figures of equal runs that differ less say nothing."""
+NEGLIGIBLE, WITHIN = 0.002, 0.1
+"""The deviation of a night is at least this share of its value, and this share of its standard error over prompts.
+
+A tenth of the error is what two nights differ by whose prompts agree to a correlation of 0.995.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,12 @@ def changes(series: Series) -> list[Change]:
     values = np.array(series.values, dtype=np.float64)
     if len(values) < FEWEST:
         return []
+    floor = max(NEGLIGIBLE * float(np.median(np.abs(values))), WITHIN * series.error, 1e-12)
     import ruptures  # with scipy's optimisers, which tables of fewer nights do not need
 
-    scaled = (values - np.median(values)) / noise(values)
+    scaled = (values - np.median(values)) / max(noise(values), floor)
     search = ruptures.Pelt(model="l2", min_size=SHORTEST, jump=1).fit(scaled[:, None])
-    ends = _tested(values, [0, *search.predict(pen=PENALTY)])
+    ends = _tested(values, floor, [0, *search.predict(pen=PENALTY)])
     parts = [values[begin:end] for begin, end in pairwise(ends)]
     return [
         Change(float(left.mean()), float(right.mean()), series.nights[place - 1], series.nights[place])
@@ -79,15 +84,12 @@ def changes(series: Series) -> list[Change]:
 
 
 def noise(values: NDArray[np.float64]) -> float:
-    """Standard deviation of a night, from the median of the absolute differences of neighbours; above 0."""
-    steps = np.abs(np.diff(values))
-    spread = 1.4826 * float(np.median(steps)) / 2**0.5
-    return max(spread, NEGLIGIBLE * float(np.median(np.abs(values))), 1e-12)
+    """Standard deviation of a night, from the median of the absolute differences of neighbours."""
+    return 1.4826 * float(np.median(np.abs(np.diff(values)))) / 2**0.5
 
 
-def _tested(values: NDArray[np.float64], ends: list[int]) -> list[int]:
+def _tested(values: NDArray[np.float64], floor: float, ends: list[int]) -> list[int]:
     """Return the ends of the parts between changes that pass both tests; the weakest candidate is left out first."""
-    floor = NEGLIGIBLE * float(np.median(np.abs(values)))
     while len(ends) > 2:
         around = [values[begin:end] for begin, end in zip(ends, ends[2:], strict=False)]
         gains = [
@@ -114,7 +116,7 @@ def _gains(rows: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
     places = np.arange(SHORTEST, n - SHORTEST + 1)
     explained = np.cumsum(centred, axis=1)[:, places - 1] ** 2 * n / (places * (n - places))
     rest = (centred**2).sum(axis=1, keepdims=True) - explained
-    gains: NDArray[np.float64] = explained / np.maximum(rest / (n - 2), max(floor, 1e-12) ** 2)
+    gains: NDArray[np.float64] = explained / np.maximum(rest / (n - 2), floor**2)
     return gains
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from stridebench.harness.errors import UsageError, printable_line
@@ -20,13 +21,14 @@ METRICS = (
 """Metrics of a history, in the order of its tables; followed by the scores, ``score.NAME`` and ``set.NAME``."""
 SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
-"""Metrics that depend on the counts of a version of the store."""
 TYPES: Mapping[str, tuple[type, ...]] = {
     **{"temperature": (int, float), "machine": (str,), "git": (dict,)},
     **dict.fromkeys(("status", "role", "label", "suite", "run", "backbone", "dtype", "task"), (str,)),
     **dict.fromkeys(METRICS, (int, float)),
 }
 """Types of what else is read, which are those of scores too; each may be null."""
+WIDTH = 3.92
+"""A 95 % interval in standard errors."""
 INFINITE = ("inf", "-inf")
 """How `stride run --append` writes an infinity, which is not a value."""
 REMEDY = "remove the line, or restore the file from a copy"
@@ -57,6 +59,7 @@ class Series:
         holes: nights of the suite without a value, between those that have one.
         missing: nights of the suite since the last value, in which no series of the same metric has one.
         machine: the machine of the runs, for seconds; None for counts.
+        error: standard error of a night's value over prompts, the median of the nights; 0 without intervals.
     """
 
     cell: str
@@ -68,6 +71,7 @@ class Series:
     holes: int
     missing: int
     machine: str | None
+    error: float = 0.0
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -130,6 +134,7 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
     nights = {line["created"]: _night(line) for line in sorted(lines, key=lambda line: str(line["created"]))}
     suites = {line["created"]: line.get("suite") for line in lines}
     values: dict[tuple[Any, ...], dict[str, float]] = {}
+    widths: dict[tuple[Any, ...], list[float]] = {}
     first: dict[str, Mapping[str, Any]] = {}
     for line in lines:
         if line.get("status", "done") != "done" or line.get("role", "method") == "floor":
@@ -140,11 +145,14 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
             if isinstance(number, int | float) and math.isfinite(number):
                 machine = line.get("machine") if metric in SECONDS else None
                 values.setdefault((line["cell"], metric, machine), {})[line["created"]] = float(number)
+                low, high = (line.get(f"{metric}_{end}") for end in ("low", "high"))
+                if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(high - low):
+                    widths.setdefault((line["cell"], metric, machine), []).append(float(high - low))
     valued: dict[tuple[str, str], set[str]] = {}
     for (cell, metric, *_), by_night in values.items():
         valued.setdefault((cell, metric), set()).update(by_night)
     return [
-        _series(first[key[0]], key, by_night, nights, _without(valued[key[:2]], suites))
+        _series(first[key[0]], key, by_night, nights, _without(valued[key[:2]], suites), widths.get(key, []))
         for key, by_night in sorted(values.items(), key=lambda item: _order(item[0], list(first)))
         if len(by_night) > 1
     ]
@@ -162,6 +170,7 @@ def _series(
     by_night: Mapping[str, float],
     nights: Mapping[str, Night],
     without: set[str],
+    widths: Sequence[float],
 ) -> Series:
     cell, metric, machine = key
     shared = [created for created in nights if created in by_night]
@@ -176,6 +185,7 @@ def _series(
         sum(shared[0] < created < shared[-1] for created in without),
         sum(created > shared[-1] for created in without),
         machine,
+        median(widths) / WIDTH if widths else 0.0,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant
+from tests.mutation.mutants import ROOT, Mutant
 from tests.mutation.trials import lines
 
 
@@ -41,11 +43,24 @@ class Covering:
 
     def of(self, mutant: Mutant) -> set[str]:
         """The tests that may notice a mutant."""
-        place = (mutant.file, mutant.line)
-        tests = self.tests.get(place, set())
-        if not tests and place in self.imported:
+        places = {(mutant.file, line) for line in statement(mutant.file, mutant.line)}
+        tests = set().union(*(self.tests.get(place, set()) for place in places))
+        if not tests and places & self.imported:
             tests = set().union(*(test_files for (file, _), test_files in self.tests.items() if file == mutant.file))
         return tests & self.seconds.keys()
+
+
+@cache
+def statement(file: str, line: int) -> range:
+    """The lines of the smallest statement at a line, without its body: Python runs a condition by lines of its own."""
+    smallest = range(line, line + 1)
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            if node.lineno <= line <= end and (len(smallest) == 1 or end - node.lineno < len(smallest)):
+                smallest = range(node.lineno, max(end, line) + 1)
+    return smallest
 
 
 def expanded(contexts: Iterable[str], tests: Iterable[str]) -> set[str]:

@@ -255,7 +255,7 @@ def test_a_significant_two_sample_test_is_flagged() -> None:
 def test_full_agreement_has_an_interval_with_a_width(frame: pd.DataFrame) -> None:
     row = frame.set_index("cell").loc["t0-spec"]
     assert (row["agreement"], row["agreement_high"]) == (1.0, 1.0)
-    assert row["agreement_low"] == pytest.approx(0.025 ** (1 / 6))
+    assert row["agreement_low"] == pytest.approx(0.05 ** (1 / 6))
 
 
 def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:

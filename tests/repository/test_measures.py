@@ -50,10 +50,18 @@ def test_lines_of_a_fixture_are_covered_by_every_test_of_its_file():
 
 def test_lines_that_run_at_import_are_covered_by_every_test_of_their_module():
     covered = covering.Covering(seconds={"a": 1.0, "b": 1.0})
-    covered.tests[("m.py", 9)] |= {"a", "b", "failed"}
-    covered.imported.add(("m.py", 3))
-    assert covered.of(mutants.Mutant("m.py", "op", 0, 3, 0)) == {"a", "b"}
-    assert covered.of(mutants.Mutant("m.py", "op", 0, 4, 0)) == set()
+    file = "harness/core/loop.py"
+    covered.tests[(file, 9)] |= {"a", "b", "failed"}
+    covered.imported.add((file, 3))
+    assert covered.of(mutants.Mutant(file, "op", 0, 3, 0)) == {"a", "b"}
+    assert covered.of(mutants.Mutant(file, "op", 0, 4, 0)) == set()
+
+
+def test_the_lines_of_a_condition_are_those_of_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(covering, "ROOT", tmp_path)
+    (tmp_path / "conditions.py").write_text("if (\n    a\n    and b\n):\n    c = [\n        1\n    ]\n")
+    lines = [covering.statement("conditions.py", line) for line in range(1, 8)]
+    assert lines == [range(1, 5)] * 4 + [range(5, 8)] * 3
 
 
 RESULTS = json.loads((Path(mutants.__file__).parent / "results.json").read_text(encoding="utf-8"))
@@ -73,8 +81,8 @@ def test_the_results_of_mutants_agree_with_each_other() -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="of today's modules the first 220 of the sample were run: 188 of 219 killed, 14 survivors have a reason",
+    reason="the first 220 of the sample were run, at eb44127: 188 of 219 killed, 14 survivors have a reason",
 )
-def test_nine_in_ten_mutants_of_the_sample_were_killed_and_survivors_have_reasons() -> None:
-    assert RESULTS["sample"] == 300 and RESULTS["mutants"] >= 290 and RESULTS["share"] >= 0.9
+def test_92_in_100_mutants_of_the_sample_were_killed_and_survivors_have_reasons() -> None:
+    assert RESULTS["sample"] == 300 and RESULTS["mutants"] >= 290 and RESULTS["share"] >= 0.92
     assert all(survivor["reason"] for survivor in RESULTS["survivors"])

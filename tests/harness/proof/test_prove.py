@@ -5,6 +5,7 @@ A method that is registered is tested here without another line.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections import Counter
@@ -320,6 +321,12 @@ class TestReference:
         assert any(case.eos for case in CASES) and any(not case.eos for case in CASES)
         assert any(case.sampling.top_k for case in CASES)
         assert len({case.seed for case in CASES}) == len(CASES)
+
+    def test_the_cases_are_those_that_published_words_and_distances_were_measured_on(self) -> None:
+        """Another seed or prompt is another model: measure docs/claims.md and docs/samplers.md anew with the digest."""
+        names = "CASES PUBLISHED PUBLISHED_GREEDY DEAR_SEEDS JOINT GRID_CASES MASKED_CASES BATCH_CASES GRID_BATCH_CASES"
+        texts = [repr(getattr(proof_cases, name)) for name in (*names.split(), "WIDER_CASES")]
+        assert hashlib.sha256("".join(texts).encode()).hexdigest()[:16] == "e73c53aafe6c7bca"
 
     def test_total_variation(self) -> None:
         a: Law = {(0,): 0.5, (1,): 0.5}

@@ -142,6 +142,17 @@ def test_the_time_of_a_pass_is_shared_by_the_decodes_that_it_serves() -> None:
     assert value(METRICS["tokens_per_second"], sums) == pytest.approx(14 / 0.015, rel=1e-12)
 
 
+def test_a_step_of_several_rounds_is_no_acceptance_length() -> None:
+    """A band of MuLo-SD draws 4 tokens in 3 passes and accepts none; in a warm-up it changes nothing."""
+    band = replace(A[0], nfe=3, emitted=4, accepted=0, tested=0, expected=0.0)
+    for warmup, tau in ((False, None), (True, BY_HAND["tau"])):
+        tokens = RECORDS[1].sample.tokens
+        one = Record(replace(RECORDS[1].sample, prompt="z", warmup=warmup, tokens=tokens[:4]), (band,))
+        sums = totals(*frames((*RECORDS, one)))
+        assert value(METRICS["tau"], sums) == (pytest.approx(tau) if tau else None)
+        assert value(METRICS["scr"], sums) is not None
+
+
 class TestMetrics:
     def test_every_metric_has_a_value_counted_by_hand(self) -> None:
         assert set(METRICS) == set(BY_HAND)

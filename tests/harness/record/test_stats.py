@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ks_2samp
+from scipy.stats import beta, binom, ks_2samp
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record import paired_tests, stats
@@ -200,19 +200,19 @@ def test_holm_by_hand() -> None:
     assert paired_tests.holm([]) == []
 
 
-def test_binary_scores_get_the_exact_interval() -> None:
+def test_binary_scores_get_the_mid_p_interval() -> None:
     interval = stats.score(series([0.0] * 10))
     assert (interval.estimate, interval.low) == (0.0, 0.0)
-    assert interval.high == pytest.approx(1 - 0.025**0.1)
+    assert interval.high == pytest.approx(1 - 0.05**0.1)
     values = series([0.5, 0.2, 0.1, 0.9, 0.3, 0.3])
     assert stats.score(values) == stats.mean(values)
 
 
 def test_equal_agreements_keep_a_width() -> None:
-    """Six outputs that agree in full: the true mean may be as low as 0.025 ** (1 / 6)."""
+    """Six outputs that agree in full: the true mean may be as low as 0.05 ** (1 / 6)."""
     whole = stats.bounded_mean(series([1.0] * 6))
     assert (whole.estimate, whole.high, whole.n) == (1.0, 1.0, 6)
-    assert whole.low == pytest.approx(0.025 ** (1 / 6))
+    assert whole.low == pytest.approx(0.05 ** (1 / 6))
     halves = stats.bounded_mean(series([0.5] * 6))
     assert 0.1 < halves.low < 0.5 < halves.high < 0.9
     assert stats.bounded_mean(series([1.0] * 3)) == stats.Interval(1.0, None, None, 3)
@@ -341,9 +341,21 @@ def test_p_by_hand(estimate: float, values: list[float], p: float) -> None:
     assert moved.p_below(2.0) == pytest.approx(p, abs=1e-6)
 
 
-def test_the_exact_interval_of_three_in_ten() -> None:
+def test_beyond_a_mid_p_bound_lie_half_of_the_count_and_all_rarer_ones() -> None:
     score = stats.score(series([1.0] * 3 + [0.0] * 7))
-    assert (score.estimate, score.low, score.high) == pytest.approx((0.3, 0.066740, 0.652453), abs=1e-6)
+    above = binom.sf(3, 10, score.low) + binom.pmf(3, 10, score.low) / 2
+    below = binom.cdf(2, 10, score.high) + binom.pmf(3, 10, score.high) / 2
+    assert (score.estimate, above, below) == pytest.approx((0.3, 0.025, 0.025))
+
+
+def test_draws_of_the_mean_of_whole_numbers_are_those_of_mid_p_and_others_of_jeffreys() -> None:
+    """5,000 draws a quantile; 0.02 is five standard deviations of each."""
+    groups = [series([1.0] * 9 + [0.0] * 3), series([1.0] * 9 + [0.0] * 3)]
+    two, one = stats.mean_of_groups(groups), stats.bounded_mean(groups[0])
+    half = (one.high - one.low) / 2**0.5
+    assert two.high - two.low == pytest.approx(half, abs=0.04) and two.n == 24
+    nearly = stats.bounded_mean(series([1.0] * 9 + [1e-9] * 3))
+    assert (nearly.low, nearly.high) == pytest.approx((beta.ppf(0.025, 9.5, 3.5), beta.ppf(0.975, 9.5, 3.5)), abs=0.02)
 
 
 def test_a_difference_and_a_change_are_of_ratios_of_sums() -> None:

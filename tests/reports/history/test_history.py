@@ -72,6 +72,15 @@ def test_a_step_of_figures_without_noise_is_exact() -> None:
     assert (change.last.run, change.first.run) == ("runs/9", "runs/10")
 
 
+@pytest.mark.parametrize(("half", "changed"), [(None, True), (0.02, True), (0.2, False)])
+def test_a_step_far_within_the_interval_of_each_night_is_no_change(half: float | None, changed: bool) -> None:
+    """A step of 0.01, beside standard errors of 0.01 and 0.1; a tenth of the latter could make it in 15 nights."""
+    values = [0.6] * 15 + [0.61] * 15
+    bounds = [{} if half is None else {"acceptance_low": x - half, "acceptance_high": x + half} for x in values]
+    (only,) = series([line(night, x, **more) for night, (x, more) in enumerate(zip(values, bounds, strict=True))])
+    assert only.error == pytest.approx(half / 1.96 if half else 0.0) and bool(changes(only)) == changed
+
+
 def test_two_steps_are_two_changes() -> None:
     steps = found([0.6] * 10 + [0.5] * 10 + [0.6] * 10)
     assert [step.first.run for step in steps] == ["runs/10", "runs/20"]
