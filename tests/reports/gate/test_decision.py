@@ -39,6 +39,9 @@ def test_an_identical_rerun_passes() -> None:
     metrics = ["tau_minus_1", "acceptance", "expected", "logprob", "score.pass@1"]
     assert [row.metric for row in result.rows] == metrics * 2
     assert all(row.why == "identical" and row.identical == 24 for row in result.rows)
+    factor = stdtrit(23, 1 - FAIL_ALPHA) + stdtrit(23, 0.95)
+    assert [row.visible for row in result.rows[:3]] == pytest.approx([factor * row.noise for row in result.rows[:3]])
+    assert max(row.visible for row in result.rows[:3]) < 1
 
 
 def test_a_noisy_drafter_fails_and_is_named() -> None:
