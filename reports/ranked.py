@@ -1,4 +1,4 @@
-"""Methods of a run, ranked by speed-up in the groups that share a baseline: what they gain and lose."""
+"""Methods of a run, ranked by speed-up among those of one baseline: what they gain and lose, in rows and words."""
 
 from __future__ import annotations
 

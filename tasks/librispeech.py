@@ -1,4 +1,4 @@
-"""LibriSpeech, or recordings in the same folders: SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with sound files.
+"""LibriSpeech, or recordings in folders like its: SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt; and how speech is scored.
 
 Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books"; openslr.org/12.
 """

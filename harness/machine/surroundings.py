@@ -1,4 +1,4 @@
-"""What surrounds foreign code in a process: its state put back, streams, exits, a time limit, one core for threads."""
+"""What surrounds foreign code in a process: its state, streams, exits, time limits, cores, and folders."""
 
 from __future__ import annotations
 

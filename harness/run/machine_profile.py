@@ -1,4 +1,4 @@
-"""Figures of this machine for `stride paper predict`: the speed of its memory, matrix products and launches in torch.
+"""Figures of this machine for `stride paper predict` (memory, matrix products, launches), and whether it can time any.
 
 On a CPU three models with random weights are timed too, because a pass there is not the longer of reading and
 multiplying: each product first waits for its weights, so that the two add up. The sum is fitted to these times.

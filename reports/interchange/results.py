@@ -1,4 +1,4 @@
-"""Acceptance in other tools' results: counts of requests or of a whole run, in one definition, with known flaws."""
+"""Acceptance in other tools' results: counts of requests or of a run, with known flaws; and ours in their layouts."""
 
 from __future__ import annotations
 
