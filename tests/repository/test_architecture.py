@@ -312,8 +312,8 @@ def test_a_method_file_has_at_most_400_lines(path):
 
 
 UNREACHED = {
-    "lines of Python outside tests": "79,400: 46,600 of code, 13,300 of docstrings, 6,400 of imports. The base "
-    "alone has 62,500, and trainings, papers and engines 16,900. No function serves tests alone: features must go",
+    "lines of Python outside tests": "79,700: 46,800 of code, 13,400 of docstrings, 6,400 of imports. The base "
+    "alone has 62,800, and trainings, papers and engines 16,900. No function serves tests alone: features must go",
     "lines of tests": "59,500 for 3,190 tests, 19 each. Five pairs alone have one shape: kinds of checks must go",
 }
 """Goals that are not reached, and what stands in the way, as of 2026-11-27."""
