@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
@@ -88,16 +88,14 @@ class Speculative(Method[ModelDrafter]):
 
         if self.acceptance != "exact":
             name = LossyRule.of("speculative", self.acceptance).name
-            able = BY_RATIO if name in DECLARED else ("token",)
-            if self.verifier not in able:
-                raise UsageError(
-                    f"speculative: acceptance {name} and verifier {self.verifier}; take verifier {' or '.join(able)}"
-                )
+            if self.verifier != "token":
+                raise UsageError(f"speculative: acceptance {name} and verifier {self.verifier}; take verifier token")
 
     @property
     def claim(self) -> Claim:
-        exact = self.acceptance == "exact" or LossyRule.of("speculative", self.acceptance).exact
-        return Claim.SAME_LAW if exact else Claim.APPROXIMATE
+        if self.acceptance == "exact" or (rule := LossyRule.of("speculative", self.acceptance)).exact:
+            return Claim.SAME_LAW
+        return Claim.DECLARED if rule.declares else Claim.APPROXIMATE
 
     def _length(self) -> DraftLength:
         return DraftLength.of("speculative", self.policy, self.gamma)
@@ -116,12 +114,15 @@ class Speculative(Method[ModelDrafter]):
         if self.verifier not in BY_RATIO:
             q = draft.probs if coupled else None
             return verify_match(draft.tokens, q, p, run.draws, first=len(run.target))
-        if self.acceptance != "exact" and len(draft):
-            rule = LossyRule.of("speculative", self.acceptance)
-            if rule.name not in DECLARED:
-                return rule.verify(draft.tokens, p, run.draws)
-            p = rule.declared(draft.q(p.shape[1], p), p)
-        return BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
+        if self.acceptance == "exact":
+            return BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
+        rule = LossyRule.of("speculative", self.acceptance)
+        if not rule.declares and len(draft):
+            return rule.verify(draft.tokens, p, run.draws)
+        pi = rule.declared(draft.q(p.shape[1], p), p) if rule.declares else p
+        acceptance = verify_chain(draft.tokens, draft.probs, pi, run.draws)
+        acceptance.declared = DeclaredRows(pi, p) if rule.declares else None
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:

@@ -37,8 +37,8 @@ INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", 
 """Metrics shown with an interval."""
 CONSUMED = ("peak_mb", "cpu_joules_per_token", "gpu_joules_per_token")
 PLAIN = (
-    *("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second", "start_nfe", "start_ms"),
-    *CONSUMED,
+    *("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "loss", "tokens_per_second", "start_nfe"),
+    *("start_ms", *CONSUMED),
 )
 """Metrics shown without an interval."""
 

@@ -121,6 +121,7 @@ COLUMNS = described(
     Column("step", "step p50/p95 ms", 1, rank=8, formatter=_step),
     Column("split", "draft/target/verify/host ms", 1, rank=10, formatter=_split),
     Column("agreement", "agreement", 3, rank=4),
+    Column("loss", "TV/100 tokens", rank=5),
     Column("logprob", "log-prob", 3, rank=7),
     Column("logprob_std", "log-prob sd", rank=10),
     Column("logprob_diff", "log-prob - AR", 3, rank=4, page="log-prob − AR"),

@@ -2,7 +2,8 @@
 
 An entry is a hash of its token, its position, its gate, its features if any, and the entries that it attends to. Its
 distribution and its hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry of a
-rejected draft gives another distribution. In a masked model an entry reads, of the entries of its pass, token and
+rejected draft gives another distribution. A model may also keep what engines keep: a running state, the place in a
+grammar, or blocks of entries for later prompts. In a masked model an entry reads, of the entries of its pass, token and
 position only, as a first layer would.
 """
 
@@ -12,14 +13,17 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.backbones.slots.guided import GridGrammar
+from stridebench.harness.backbones.slots.snapshots import SnapshotCache
 from stridebench.harness.backbones.text.wrapped import TranslatedBackbone
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
@@ -107,6 +111,12 @@ def mix(token: int, position: int, attended: int) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
 
 
+STATES = ("recurrent", "grammar", "prefix")
+"""What a `Tabular` may keep besides its entries."""
+GRAMMAR = 5
+"""Places of its automaton; behind place i, id i is forbidden."""
+BLOCK = 2
+"""Entries of a block that later sequences find by all tokens up to its end."""
 LAYERS, WIDTH = 8, 4
 """Sizes of its hidden rows, which are random functions of an entry's hash and the layer."""
 CONDITION = 3
@@ -129,6 +139,9 @@ class Tabular(EnumerableBackbone):
         guidance: s of z_u + s (z_c - z_u); the branch without the condition is another random function of the prefix.
         eos: ids that end a text.
         grid: rows and columns of a picture; a third entry is the id that ends each row, which no cell may take.
+        state: "recurrent": an entry is a hash of the one before it, and the model reads chains alone. "grammar": an
+            automaton forbids some ids; the drafters' models have none. "prefix": blocks of entries are kept, and a
+            later sequence that begins with their tokens takes them over.
     """
 
     kind = "tabular"
@@ -141,6 +154,7 @@ class Tabular(EnumerableBackbone):
         "guidance": 1.0,
         "eos": (),
         "grid": (),
+        "state": "",
     }
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
@@ -162,6 +176,10 @@ class Tabular(EnumerableBackbone):
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
         self._original = self
+        self.state = str(values["state"])
+        self.blocks: dict[tuple[int, ...], list[int]] = {}
+        if self.state not in ("", *STATES):
+            raise UsageError(f"the tabular backbone's state is {self.state!r}; choose one of {', '.join(STATES)}")
         self.grammar = None
         if grid is not None:
             allowed = torch.arange(self.vocabulary) != (-1 if grid.eol is None else grid.eol)
@@ -170,6 +188,8 @@ class Tabular(EnumerableBackbone):
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
         pictures = {Requirement.GRID, Requirement.CODEBOOK} if params.get("grid") else set()
+        if params.get("state") == "recurrent":
+            return frozenset({Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION, Requirement.GATE})
         texts = {
             Requirement.TREE_MASK,
             Requirement.DRAFTER,
@@ -191,13 +211,15 @@ class Tabular(EnumerableBackbone):
         """Return a letter for each id; that of the last one is in no vocabulary of another size."""
         return [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
 
-    def cache(self) -> TabularCache:
-        return TabularCache(self)
+    def cache(self, prompt: int = 1) -> TabularCache | SnapshotCache:
+        if self.state == "recurrent":
+            return SnapshotCache(TabularState(self), self.capabilities.context)
+        return TabularCache(self, prompt=prompt)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
         tokens = super().open(prompt).tokens
         rows = noise(CONDITION, self._seed, CONDITION * WIDTH).view(CONDITION, WIDTH)
-        return EncodedPrompt(tokens, lambda: TabularCache(self, prompt=len(tokens)), rows)
+        return EncodedPrompt(tokens, lambda: self.cache(len(tokens)), rows)
 
     def variant(self, params: Mapping[str, str]) -> Backbone:
         """Return a model of the same vocabulary and codes whose seed follows from the parameters: any drafter.
@@ -212,6 +234,7 @@ class Tabular(EnumerableBackbone):
                 **self._values,
                 "vocabulary": self.vocabulary + 1,
                 "grid": (),
+                "state": "",
                 "context": 4 * self._values["context"],
             }
             return TranslatedBackbone(Tabular(f"{self.name}/tli", {**larger, "seed": self._seed + 1, "alike": 0}), self)
@@ -219,7 +242,8 @@ class Tabular(EnumerableBackbone):
         rows, columns, *eol = self._values["grid"] or (0, 0)
         shrink = int(params.get("shrink", 1))
         grid = (max(1, rows // shrink), max(1, columns // shrink), *eol) if rows else ()
-        other = Tabular(f"{self.name}/{seed}", {**self._values, "seed": seed, "grid": grid})
+        state = "" if self.state == "grammar" else self.state
+        other = Tabular(f"{self.name}/{seed}", {**self._values, "seed": seed, "grid": grid, "state": state})
         other.capabilities = replace(other.capabilities, codebook=self.capabilities.codebook)
         other._original = self._original
         return other
@@ -238,41 +262,122 @@ class Tabular(EnumerableBackbone):
             self._hidden[entry, layer] = noise(mix(layer, 0, entry), self._seed, WIDTH)
         return self._hidden[entry, layer]
 
+    def rows_of(self, entries: Sequence[int], window: Window) -> Rows:
+        """Return the rows of a window whose entries these are."""
+        hidden = None
+        if window.taps:
+            rows = [self.hidden(entry, tap) for entry in entries for tap in window.taps]
+            hidden = torch.stack(rows).view(len(entries), 1, len(window.taps), WIDTH)
+        if not window.rows:
+            return Rows(torch.empty(0, self.vocabulary, dtype=DTYPE), hidden)
+        return Rows(torch.stack([self.row(entry) for entry in entries[-window.rows :]]), hidden)
+
+
+def leaves(window: Window) -> list[int]:
+    """Return what each entry of a window adds to the entries that it attends to: its features and its gate."""
+    features = [0] * len(window.tokens)
+    if window.features is not None:
+        digests = [hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8) for row in window.features]
+        features = [int.from_bytes(digest.digest(), "big") for digest in digests]
+    gated = [0] * len(features) if window.gate is None else (window.gate.long() * window.adapter).tolist()
+    return [feature + gate for feature, gate in zip(features, gated, strict=True)]
+
 
 @final
 class TabularCache(HashCache):
-    """The entries of a `Tabular`."""
+    """The entries of a `Tabular`.
+
+    Attributes:
+        read: of each entry, its token, the place in the grammar behind it, and its position, or -1 if it depends on
+            more than the tokens up to it.
+    """
+
+    def __init__(self, model: Tabular, entries: Sequence[int] = (), prompt: int = 1) -> None:
+        super().__init__(model, entries, prompt)
+        self.read: list[tuple[int, int, int]] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = super().__deepcopy__(memo)
+        twin.read = list(self.read)
+        return twin
 
     def extend(self, window: Window) -> Rows:
         old = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         self._check_room(len(tokens))
         sees = None if window.sees is None else window.sees.tolist()
-        features = (
-            [0] * len(tokens)
-            if window.features is None
-            else [
-                int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")
-                for row in window.features
-            ]
-        )
-        gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
-        for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
-            attended = self.entries
+        plain = window.features is None and window.gate is None
+        shared = self._shared(tokens) if plain and not (old or window.rows) else []
+        for n, (token, position, leaf) in enumerate(zip(tokens, positions, leaves(window), strict=True)):
+            attended, parent = self.entries, old + n - 1
             if sees is not None:
-                after = zip(self.entries[window.base : old + n], sees[n], strict=False)
-                attended = self.entries[: window.base] + [entry for entry, visible in after if visible]
-            self.entries.append(mix(token, position, (sum(attended) + features[n] + gated[n]) & MASK))
-        hidden = None
-        if window.taps:
-            rows = [self.model.hidden(entry, tap) for entry in self.entries[old:] for tap in window.taps]
-            hidden = torch.stack(rows).view(len(tokens), 1, len(window.taps), WIDTH)
-        if not window.rows:
-            return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)
-        logits = torch.stack([self.model.row(entry) for entry in self.entries[-window.rows :]])
-        if self.model.grammar is not None:
-            logits = logits + self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
-        return Rows(logits, hidden)
+                marks = [True] * window.base + sees[n]
+                visible = [at for at in range(old + n) if marks[at]]
+                attended, parent = [self.entries[at] for at in visible], visible[-1] if visible else -1
+            entry = mix(token, position, (sum(attended) + leaf) & MASK)
+            self.entries.append(shared[n] if n < len(shared) else entry)
+            before = self.read[parent][1] if parent >= 0 else 0
+            place = (before * self.model.vocabulary + token + 1) % GRAMMAR
+            self.read.append((token, place, position if plain else -1))
+        rows: Rows = self.model.rows_of(self.entries[old:], window)
+        if self.model.grammar is not None and window.rows:
+            allowed = self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
+            rows = replace(rows, logits=rows.logits + allowed)
+        if self.model.state == "grammar":
+            self._forbid(rows.logits)
+        return rows
+
+    def _forbid(self, logits: Float[Tensor, "R V"]) -> None:
+        """Set the logit of the id that the grammar forbids behind each row's entry to -inf; some places allow all."""
+        for row, (_, place, _) in enumerate(self.read[len(self.read) - len(logits) :]):
+            if place < self.model.vocabulary:
+                logits[row, place] = float("-inf")
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        HashCache.keep(self, length, entries)
+        self.read = self.read[:length] + [self.read[length + entry] for entry in entries]
+        if self.model.state == "prefix":
+            plain = takewhile(lambda entry: entry[1][2] == entry[0], enumerate(self.read))
+            tokens = [token for _, (token, _, _) in plain]
+            for end in range(BLOCK, len(tokens) + 1, BLOCK):
+                self.model.blocks.setdefault(block_key(tokens, end), self.entries[end - BLOCK : end])
+
+    def _shared(self, tokens: Sequence[int]) -> list[int]:
+        """Return the entries of the blocks of earlier sequences that began with the same tokens; none are kept else."""
+        entries: list[int] = []
+        while len(entries) + BLOCK <= len(tokens):
+            block = self.model.blocks.get(block_key(tokens, len(entries) + BLOCK))
+            if block is None:
+                break
+            entries += block
+        return entries
+
+
+def block_key(tokens: Sequence[int], end: int) -> tuple[int, ...]:
+    """Return the key of the block that ends at a token: all tokens up to there, since its entries depend on them."""
+    return tuple(tokens[:end])
+
+
+@final
+class TabularState:
+    """A `Tabular` whose running state is the entry before; the list of all entries stands for it."""
+
+    rereads = 2
+
+    def __init__(self, model: Tabular) -> None:
+        self._model = model
+
+    def begin(self) -> list[int]:
+        return []
+
+    def copied(self, state: list[int]) -> list[int]:
+        return list(state)
+
+    def read(self, state: list[int], window: Window) -> Rows:
+        tokens, positions = window.tokens.tolist(), window.positions.tolist()
+        for token, position, leaf in zip(tokens, positions, leaves(window), strict=True):
+            state.append(mix(token, position, ((state[-1] if state else 0) + leaf) & MASK))
+        return self._model.rows_of(state[len(state) - len(tokens) :], window)
 
 
 def _grid(sides: Any, vocabulary: int) -> Grid | None:
@@ -287,62 +392,3 @@ def _grid(sides: Any, vocabulary: int) -> Grid | None:
         )
     eol = sizes[2] if len(sizes) == 3 else None
     return Grid(sizes[0], sizes[1], eol, ids=tuple(token for token in range(vocabulary) if token != eol))
-
-
-@BACKBONES.register("masked_tabular")
-@final
-class MaskedTabular(EnumerableBackbone):
-    """p(x_i | canvas) = softmax(sharpness x normal noise) over all ids but the mask's.
-
-    Args (of ``params``):
-        vocabulary: V >= 3, the last id being the mask.
-        seed: of the model.
-        context: entries.
-        sharpness: of the distributions.
-    """
-
-    kind = "masked_tabular"
-    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0}
-
-    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
-        super().__init__(name, params)
-        if self.vocabulary < 3:
-            raise UsageError(
-                f"the masked_tabular backbone was given a vocabulary of {self.vocabulary}; it has "
-                f"{', '.join(self.defaults)}, of 3 ids or more"
-            )
-        self.capabilities = Capabilities(
-            self.vocabulary, int(self._values["context"]), meets=self.meets({}), mask=self.vocabulary - 1
-        )
-
-    @classmethod
-    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return frozenset({Requirement.BIDIRECTIONAL})
-
-    def cache(self) -> MaskedTabularCache:
-        return MaskedTabularCache(self)
-
-    def _logits(self, entry: int) -> Tensor:
-        logits = noise(entry, self._seed, self.vocabulary) * self.sharpness
-        logits[-1] = float("-inf")
-        return logits
-
-
-@final
-class MaskedTabularCache(HashCache):
-    """The entries of a `MaskedTabular`."""
-
-    def extend(self, window: Window) -> Rows:
-        old, count = len(self.entries), len(window.tokens)
-        self._check_room(count)
-        if window.sees is None and count > 1:
-            raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
-        pairs = list(zip(window.tokens.tolist(), window.positions.tolist(), strict=True))
-        leaves = [*self.entries, *(mix(token, position, 0) for token, position in pairs)]
-        sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()
-        for n, (token, position) in enumerate(pairs):
-            marks = [True] * window.base + sees[n]
-            attended = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
-            self.entries.append(mix(token, position, attended & MASK))
-        logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
-        return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))

@@ -295,7 +295,7 @@ LINES = {
     "datasets": ("name", "from", "summary"),
 }
 """Columns of the short tables."""
-CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "APPROXIMATE": "approximate"}
+CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "DECLARED": "declared", "APPROXIMATE": "approximate"}
 """Words for the claims in the short table."""
 HEADS = {
     "gives_ids": "ids",

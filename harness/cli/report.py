@@ -51,7 +51,7 @@ POINTS = 200
 @click.option("--columns", metavar="NAME,...", help="Of the table, such as verdict,speedup,tau. Default: all that fit.")
 @click.option("--latex", type=click.Path(path_type=Path, dir_okay=False), help="Write one table for a paper.")
 @click.option("--label", default="", help="With --latex: of the table, for \\ref.")
-@click.option("--figure", help="With --pdf: the figure to write. forest, pareto, or of a paper such as sjdpp_fig5.")
+@click.option("--figure", help="With --pdf: forest, pareto, loss, or a figure of a paper such as sjdpp_fig5.")
 @click.option("--width", type=click.Choice(["page", "column"]), default="page", help="column: 3.3 inches, for forest.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
@@ -88,6 +88,7 @@ def command(
     stride report runs/tuesday runs/wednesday --against runs/monday --json
     stride report runs/mine --latex table.tex --columns verdict,speedup,tau,tv --label tab:speed
     stride report runs/mine --figure forest --width column --pdf forest.pdf
+    stride report runs/mine --figure loss --pdf loss.pdf
     stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf sweep.pdf
     """
     _check(asked, pages, form, as_json)

@@ -112,6 +112,7 @@ class HostAcceptance:
     extra_ids: tuple[int, ...] = ()
     passed: bool | None = None
     energies: tuple[float, ...] = ()
+    loss: float | None = None
 
     @property
     def accepted(self) -> int:
@@ -139,6 +140,24 @@ class Fill:
         return sorted(zip(positions, tokens, strict=True))
 
 
+@dataclass(frozen=True)
+class DeclaredRows:
+    """The distributions that a step samples from, stated by a method whose claim is `Claim.DECLARED`.
+
+    Args:
+        pi: row 0 is that of the token after the last emitted one, row k + 1 that of the token after node k.
+        p: the target's distributions, in the same rows.
+    """
+
+    pi: Float[Tensor, "R V"]
+    p: Float[Tensor, "R V"]
+
+    def loss(self, path: Path) -> Float[Tensor, ""]:
+        """Return the total variation between pi and p, added up over the rows that gave the step's tokens."""
+        rows = (self.pi - self.p).abs().sum(1) / 2
+        return rows[0] + torch.where(path.nodes >= 0, rows[path.nodes.clamp_min(-1) + 1], 0.0).sum()
+
+
 class Acceptance:
     """A path, and the bonus or correction token after it; both stay on the device until they are read, once a step.
 
@@ -149,6 +168,9 @@ class Acceptance:
         passed: whether a draft that no pass has computed is accepted behind a path that was kept whole; it is then the
             token. None if no such draft was tested.
         energies: of the drafts that were tested, in nats, for the record alone; see `Step.energies`.
+
+    Attributes:
+        declared: the distributions that the tokens were drawn from, if the method states them.
     """
 
     def __init__(
@@ -164,6 +186,7 @@ class Acceptance:
         self.extra_ids = extra_ids
         self.passed = passed
         self.energies = energies
+        self.declared: DeclaredRows | None = None
         self._read: HostAcceptance | None = None
 
     def read(self) -> HostAcceptance:
@@ -176,14 +199,16 @@ class Acceptance:
                 extra_ids=() if self.extra_ids is None else tuple(self.extra_ids.tolist()),
                 passed=None if self.passed is None else bool(self.passed),
                 energies=() if self.energies is None else tuple(self.energies.double().tolist()),
+                loss=None if self.declared is None else float(self.declared.loss(self.path)),
             )
         if self._read is None:
             passed = torch.zeros_like(self.token) if self.passed is None else self.passed
-            scalars = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])
+            loss = torch.zeros_like(self.token) if self.declared is None else self.declared.loss(self.path)
+            scalars = torch.stack([self.token.double(), self.path.expected.double(), passed.double(), loss.double()])
             extra_ids = scalars[:0] if self.extra_ids is None else self.extra_ids.double()
             energies = scalars[:0] if self.energies is None else self.energies.double()
             values = torch.cat([energies, extra_ids, self.path.nodes.double(), scalars]).tolist()
-            *ids, token, expected, host_passed = values[len(energies) :]
+            *ids, token, expected, host_passed, host_loss = values[len(energies) :]
             self._read = HostAcceptance(
                 path=tuple(int(node) for node in ids[len(extra_ids) :] if node >= 0),
                 token=int(token),
@@ -191,5 +216,6 @@ class Acceptance:
                 extra_ids=tuple(map(int, ids[: len(extra_ids)])),
                 passed=None if self.passed is None else bool(host_passed),
                 energies=tuple(values[: len(energies)]),
+                loss=None if self.declared is None else host_loss,
             )
         return self._read

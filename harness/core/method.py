@@ -25,7 +25,13 @@ class Claim(Enum):
 
     SAME_LAW = "the same distribution at every temperature"
     SAME_GREEDY = "the same tokens at T = 0; not run above"
+    DECLARED = "another distribution, which the method states row by row"
     APPROXIMATE = "another distribution, by design"
+
+    @property
+    def lossless(self) -> bool:
+        """Return whether the output is that of the target, at T = 0 at least."""
+        return self in (Claim.SAME_LAW, Claim.SAME_GREEDY)
 
 
 @dataclass(frozen=True)
@@ -37,12 +43,14 @@ class Mutant:
         old: text on exactly one of its lines.
         new: the text that replaces it.
         why: the mistake in words.
+        state: of a bug in the cache of the target: the kind of model that shows it (see `Tabular`); "" else.
     """
 
     where: str
     old: str
     new: str
     why: str
+    state: str = ""
 
 
 class Method(ABC, Generic[S]):

@@ -174,5 +174,6 @@ def row_of_step(timed: TimedStep, clock: Clock, stop: int) -> Step:
         foreign=timed.waited.foreign,
         ranks=_ranks(step.draft, step.read),
         energies=step.read.energies,
+        loss=step.read.loss,
         **forced_counts(step),
     )

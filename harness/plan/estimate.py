@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.core.method import Claim
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.compatibility import picture_tokens
@@ -167,7 +166,7 @@ class Forecast:
         return self._costs.cells.get(cost_key(cell), CellCost(0.0, 0.0))
 
     def _checked(self, cell: Cell) -> bool:
-        exact = cell.planned.claim is not Claim.APPROXIMATE and cell.role == "method"
+        exact = cell.planned.claim.lossless and cell.role == "method"
         return exact and self._plan.suite.suite.prove and self._plan.suite.suite.greedy_check.prompts > 0
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from stridebench.harness.backbones.toy import MaskedTabular, Tabular
+from stridebench.harness.backbones.masked_toy import MaskedTabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.sampling import Sampling
@@ -35,6 +36,7 @@ class Case:
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
         alike: correlation of the drafters' logits with the target's, so that long drafts are accepted.
+        state: what the model keeps besides its entries (see `Tabular`).
         few: how many outputs have a positive probability, if a cut leaves so few that this says more than the length.
     """
 
@@ -52,13 +54,14 @@ class Case:
     alike: float = 0.0
     few: int = 0
     guidance: float = 1.0
+    state: str = ""
 
     def backbone(self) -> Tabular | MaskedTabular:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
             return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
-        names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance")
+        names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
         return Tabular(name, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
     @property
@@ -83,6 +86,7 @@ class Case:
         parts += ["masked"] if self.masked else []
         parts += [f"sharpness={self.sharpness:g}"] if self.sharpness != 1 else []
         parts += [f"guidance={self.guidance:g}"] if self.guidance != 1 else []
+        parts += [self.state] if self.state else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
 
@@ -98,6 +102,9 @@ CASES = (
     Case(3, 3, 16, Sampling(1.0, top_p=0.8)),
     Case(2, 5, 17, Sampling(1.0)),
     Case(3, 4, 18, Sampling(1.0)),
+    Case(2, 4, 810, Sampling(1.0), state="recurrent"),
+    Case(3, 3, 811, Sampling(1.0), state="grammar"),
+    Case(2, 3, 812, Sampling(1.0), prompt=(0, 1, 0, 0, 1, 1), state="prefix"),
     Case(2, 2, 42, Sampling(1.0), prompt=LONG_PROMPT),
     Case(2, 14, 1242, Sampling(1.0, top_p=0.75), sharpness=4.0, alike=0.98, few=11),
     Case(2, 70, 279, Sampling(1.0, top_p=0.6), sharpness=16.0, alike=0.98, few=3),
@@ -119,8 +126,9 @@ CASES = (
 )
 """Smallest first, so that a mutant is caught early.
 
-Then a long prompt; two long texts in which a cut leaves few branches, all of them after the eighth token or after the
-64th; large vocabularies; top-k and top-p together in both orders; hot and cold ones; min-p; a guided model; a batch.
+Then models with a running state, a grammar or a cache of prefixes; a long prompt; two long texts in which a cut leaves
+few branches, all of them after the eighth token or after the 64th; large vocabularies; top-k and top-p together in both
+orders; hot and cold ones; min-p; a guided model; a batch.
 """
 
 PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
@@ -140,6 +148,7 @@ GRID_CASES = (
     Case(2, 4, 22, Sampling(1.0), grid=(2, 2)),
     Case(3, 6, 23, Sampling(0.0), grid=(2, 2, 2)),
     Case(2, 4, 517, Sampling(0.8, top_p=0.75), prompt=(0, 1, 1), grid=(2, 2), guidance=2.0),
+    Case(2, 4, 813, Sampling(1.0), prompt=(0, 1, 0, 0, 1, 1), grid=(2, 2), state="prefix"),
 )
 """Pictures, two of them with forced ends of rows: for methods that need a grid, and for settings that look at it."""
 
@@ -214,4 +223,7 @@ def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...
     """Return texts and pictures, or the pictures or masked models that a method needs; of at most so many outputs."""
     cases: tuple[Case, ...] = GRID_CASES if Requirement.GRID in method.requirements else CASES + GRID_CASES
     cases = MASKED_CASES if Requirement.BIDIRECTIONAL in method.requirements else cases
+    cases = tuple(
+        case for case in cases if case.state != "recurrent" or Requirement.TREE_MASK not in method.requirements
+    )
     return tuple(case for case in cases if outputs is None or case.outputs <= outputs)

@@ -29,7 +29,7 @@ from stridebench.harness.plan.lookup import build
 from stridebench.harness.proof.cases import PUBLISHED, PUBLISHED_GREEDY, Case, cases_to_verify, halves
 from stridebench.harness.proof.distance import QUICK, WHOLE, Effort, distance
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping, sheet
-from stridebench.harness.proof.mutants import try_one
+from stridebench.harness.proof.mutants import mutants_of, try_one
 from stridebench.harness.proof.prove import BugRow, Proof, ProofRow, bug_row, prove
 from stridebench.harness.registry import METHODS
 
@@ -85,7 +85,7 @@ def pieces(settings: Settings, whole: bool, bugs: bool, outputs: int | None = No
         if whole and published(variants) is not None:
             out.append(Piece("published", name))
     if bugs:
-        out += [Piece("bug", name, index) for name in settings for index in range(len(METHODS.get(name).mutants))]
+        out += [Piece("bug", name, index) for name in settings for index in range(len(mutants_of(name)))]
     return [*out, Piece("floor", "autoregressive")]
 
 
@@ -121,8 +121,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> ProofRow |
             cases = cases_to_verify(baseline, outputs)
             return {"floor": max(distance(baseline, case) for case in cases), "cases": len(cases)}
     if piece.kind == "bug":
-        kind = METHODS.get(piece.method)
-        bug = try_one(kind.mutants[piece.index], kind.variants())
+        bug = try_one(mutants_of(piece.method)[piece.index], METHODS.get(piece.method).variants())
         return {"mutant": True, "method": piece.method, **bug_row(bug)}
     if piece.kind == "published":
         method = published(settings[piece.method])

@@ -11,14 +11,16 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.batch import Batch, Slot
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import Acceptance
 from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.method import Method
+from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling, warp
@@ -152,11 +154,21 @@ def _enumerated(method: Method[Any], case: Case, draws: EnumeratingDraws) -> Law
         return joint_law(method, case, toy_drafter(backbone), draws)
     if case.batch > 1:
         return row_law(method, case, toy_drafter(backbone), draws)
+    if case.state == "prefix":
+        _fill_blocks(method, case, backbone)
 
     def opened(draws: Draws) -> Run:
         return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
 
     return output_law(method, opened, draws)
+
+
+def _fill_blocks(method: Method[Any], case: Case, backbone: Backbone) -> None:
+    """Decode the end of the case's prompt, its reverse and itself, so that later ones find their blocks."""
+    for number, prompt in enumerate((case.prompt[2:], case.prompt[::-1], case.prompt)):
+        draws = SeededDraws(case.seed, "proof", str(number), 0)
+        models = Models(backbone, toy_drafter(backbone), prompt)
+        decode(method, Run.of(models, case.sampling, case.length, draws), watched=False)
 
 
 def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
@@ -165,8 +177,73 @@ def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
 
 
 def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
-    """Return the total variation between a method and its reference on a case; ``draws``: with limits or pins."""
+    """Return the total variation between a method and its reference on a case; ``draws``: with limits or pins.
+
+    The reference of a method that declares its distributions are these, step by step (see `declared_distance`).
+    """
+    if method.claim is Claim.DECLARED:
+        draws = EnumeratingDraws() if draws is None else draws
+        what = f"declared {setting(method)} {case!r} {draws.limits}"
+        return kept(what, lambda: {(): declared_distance(method, case, draws)})[()]
     return total_variation(method_law(method, case, draws), law_to_match(reference_of(method), case))
+
+
+class _Watched:
+    """A method whose last acceptance can be looked at."""
+
+    def __init__(self, method: Method[Any]) -> None:
+        self._method = method
+        self.last: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def step(self, run: Run, state: Any) -> Any:
+        self.last = self._method.step(run, state)
+        return self.last
+
+
+def declared_distance(method: Method[Any], case: Case, draws: EnumeratingDraws) -> float:
+    """Return how far the tokens of each step are from the distributions that the method declares for them.
+
+    Given the state before a step and the drafts kept so far, the next token must have the declared distribution of its
+    row, and the target's distribution in that row must be the chain rule's. The total variations of both are weighed by
+    how often a row is reached and added up; the output's distance to the declared process is at most their sum.
+    """
+    watched, backbone = _Watched(method), case.backbone()
+    rows: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], Tensor, Tensor, Tensor]] = {}
+
+    def watch(weight: float, number: int, before: tuple[int, ...], emitted: tuple[int, ...]) -> None:
+        acceptance = watched.last
+        if not isinstance(acceptance, Acceptance) or acceptance.declared is None:
+            raise ContractError(
+                f"{type(method).__name__} claims DECLARED and a step declares nothing; set `declared` of its acceptance"
+            )
+        declared = acceptance.declared
+        for place, row in enumerate([0, *(node + 1 for node in acceptance.read().path)]):
+            key = (number, emitted[:place])
+            if key not in rows:
+                output = (*case.prompt, *before, *emitted[:place])
+                rows[key] = output, declared.pi[row], declared.p[row], torch.zeros_like(declared.pi[row])
+            rows[key][3][emitted[place]] += weight
+
+    def opened(draws: Draws) -> Run:
+        return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+
+    output_law(watched, opened, draws, watch)  # type: ignore[arg-type]  # it passes on all of the method
+    distance = 0.0
+    encoded = _alone(case).backbone().open(Prompt("", tokens=case.prompt))
+    for output, pi, p, weights in rows.values():
+        session = Session(encoded.cache(), backbone.capabilities, list(output), stopwatch=Stopwatch(CpuClock()))
+        true = warp(session.forward(), case.sampling)[0]
+        apart = (weights / weights.sum() - pi).abs().sum() + (p - true).abs().sum()
+        distance += float(weights.sum() * apart) / 2
+    return distance
+
+
+def _alone(case: Case) -> Case:
+    """Return the case without blocks of other sequences, which a reference does not take over."""
+    return replace(case, state="") if case.state == "prefix" else case
 
 
 def reference_of(method: Method[Any]) -> Method[Any] | None:
@@ -219,7 +296,7 @@ def _remembered(reference: Method[Any] | None, case: Case) -> Law:
             memo[key] = _enumerated(reference, case, EnumeratingDraws())
         else:
             prompts = prompts_of(case) if case.joint else [case.prompt]
-            laws = [reference_law(case.backbone(), prompt, case.length, case.sampling) for prompt in prompts]
+            laws = [reference_law(_alone(case).backbone(), prompt, case.length, case.sampling) for prompt in prompts]
             outcomes = product(*(law.items() for law in laws))
             memo[key] = {joined(one for one, _ in rows): math.prod(weight for _, weight in rows) for rows in outcomes}
     return memo[key]

@@ -306,11 +306,18 @@ class _Frontier:
 
 
 @torch.inference_mode()
-def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: EnumeratingDraws | None = None) -> Law:
+def output_law(
+    method: Method[Any],
+    open_run: Callable[[Draws], Run],
+    draws: EnumeratingDraws | None = None,
+    watch: Callable[[float, int, tuple[int, ...], tuple[int, ...]], None] = lambda *outcome: None,
+) -> Law:
     """Return the exact law of the method's output.
 
     Args:
         open_run: makes a run over a tabular backbone whose draws are the ones it is given.
+        watch: told each outcome of each step: its weight, the number of the state before it, the output so far, and
+            the tokens that the step emitted.
 
     Raises:
         EnumerationLimit: more than 200,000 outcomes a step or 2 million in all, or than ``draws`` allows.
@@ -323,9 +330,12 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: Enu
     counts = Counter[str]()
     for weight, node in _outcomes(draws, root, None, {}, lambda run, _: start(method, run), counts):
         frontier.push(weight, node)
+    number = 0
     while frontier:
         before, node = frontier.pop()
+        number += 1
         for weight, after in _steps(method, draws, node, counts):
+            watch(before * weight, number, node.tokens, after.tokens[len(node.tokens) :])
             emitted, ended = truncate(after.tokens[len(node.tokens) :], room - len(node.tokens), after.run.eos)
             tokens = output(after.run, node.tokens + emitted)
             if ended or len(tokens) == room:

@@ -39,7 +39,7 @@ def files(modules: tuple[str, ...]) -> list[Path]:
     """Return the files that laws of these modules depend on: the shared ones, and those of the modules."""
     homes = {room: Path(importlib.import_module(f"stridebench.{room}").__path__[0]) for room in SHARED}
     paths = {path for room, home in homes.items() for folder in SHARED[room] for path in (home / folder).rglob("*.py")}
-    paths |= {*homes["harness"].glob("*.py"), homes["harness"] / "backbones" / "toy.py"}
+    paths |= {*homes["harness"].glob("*.py"), *(homes["harness"] / "backbones").glob("*toy.py")}
     paths.add(homes["methods"] / "masked_diffusion.py")
     return sorted(paths | {Path(str(sys.modules[name].__file__)) for name in modules if name in sys.modules})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import FunctionType
@@ -14,13 +14,57 @@ from typing import Any
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.errors import ContractError, EnumerationLimit
 from stridebench.harness.proof.cases import Case, cases_of
-from stridebench.harness.proof.distance import WHOLE, Effort, changed_code, measure
+from stridebench.harness.proof.distance import WHOLE, Effort, changed_code, law_to_match, measure, reference_of
 from stridebench.harness.proof.kept_laws import sheet
+from stridebench.harness.registry import METHODS
 
 CAUGHT = 1e-3
 """Total variation that a mutant must exceed on at least one model."""
 FIRST_CASES = 4
 """Small cases that a mutant is tried on first."""
+TOY = "stridebench.harness.backbones.toy"
+TARGET_MUTANTS: Mapping[str, tuple[Mutant, ...]] = {
+    "prompt_lookup": (
+        Mutant(
+            "stridebench.harness.backbones.slots.snapshots:SnapshotCache.keep",
+            "if self._length < self._held:",
+            "if entries and self._length < self._held:",
+            "stale_state_after_empty_draft: a running state is not taken back if no draft was kept",
+            "recurrent",
+        ),
+    ),
+    "speculative": (
+        Mutant(
+            f"{TOY}:TabularCache._forbid",
+            "len(logits) :]",
+            "len(logits) : -1]",
+            "bonus_skips_grammar: the last row of a window is not masked",
+            "grammar",
+        ),
+        Mutant(
+            f"{TOY}:TabularCache.keep",
+            "self.read = self.read[:length] + [self.read[length + entry] for entry in entries]",
+            "self.read = self.read[: length + len(entries)] if entries else self.read",
+            "the place in a grammar is not taken back if no draft was kept",
+            "grammar",
+        ),
+        Mutant(
+            f"{TOY}:TabularCache._forbid",
+            "self.read[len(self.read) - len(logits) :]",
+            "self.read[len(self.read) - len(logits) - (len(logits) > 1) :][: len(logits)]",
+            "the rows of drafts are masked by the grammar's place one token before",
+            "grammar",
+        ),
+        Mutant(
+            f"{TOY}:block_key",
+            "tokens[:end]",
+            "tokens[end - BLOCK : end]",
+            "a block of a prefix cache is found by its own tokens, not by all before its end",
+            "prefix",
+        ),
+    ),
+}
+"""Bugs in the cache of a target, by the method that is known to show them. Their references run without the bug."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +82,12 @@ class TriedMutant:
         return self.total_variation > CAUGHT
 
 
+def mutants_of(name: str) -> tuple[Mutant, ...]:
+    """Return the mutants of a method's own code, and those of the target's cache that it shows."""
+    own: tuple[Mutant, ...] = METHODS.get(name).mutants
+    return own + TARGET_MUTANTS.get(name, ())
+
+
 def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
     """Try a mutant on a method's exact settings; return the first try that catches it, else the largest one.
 
@@ -48,7 +98,8 @@ def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
     tried: list[TriedMutant] = []
     for part in (slice(FIRST_CASES), slice(FIRST_CASES, None)):
         for method in exact or settings:
-            cases, clean = cases_of(method)[part], dict[str, float]()
+            cases = [case for case in cases_of(method) if mutant.state in ("", case.state)][part]
+            clean: dict[str, float] = {}
             if not exact:
                 with sheet(method):
                     for case in cases:
@@ -69,6 +120,8 @@ def try_mutant(
         clean: the method's total variation without the mutant, by case; 0 if a case is absent.
     """
     largest, where = 0.0, ""
+    for case in cases if mutant.state else ():
+        law_to_match(reference_of(method), case)
     with sheet(method, mutant), injected(mutant):
         for case in cases:
             if clean and str(case) not in clean:
@@ -112,7 +165,7 @@ def injected(mutant: Mutant) -> Iterator[None]:
     original = function.__code__
     function.__code__ = patched.__code__
     try:
-        with changed_code():
+        with nullcontext() if mutant.state else changed_code():
             yield
     finally:
         function.__code__ = original

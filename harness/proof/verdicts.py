@@ -79,7 +79,7 @@ class Verdicts:
             return _NOTHING_TIMED
         batched = cell.batch > 1 and cell.method.claim is Claim.SAME_LAW
         verdict = _NO_VERDICT.merged(self._enumerated(cell.method, batched))
-        if cell.method.claim is Claim.APPROXIMATE:
+        if not cell.method.claim.lossless:
             return verdict
         if verdict.word != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
             verdict = verdict.merged(self._greedy_verdict(cell, verdict))
@@ -108,6 +108,9 @@ class Verdicts:
                 proof = prove(method, cases, mutants=False, effort=QUICK)
                 word = IN_BATCHES if batched and proof.verdict == "exact" and _lacks_batches(proof) else proof.verdict
                 variation, note = proof.total_variation, _extent(proof, cases)
+                if word == "declared":  # proved against the distributions that it states, not the target's
+                    word, variation = "approximate", None
+                    note = f"it samples the distributions that it declares ({proof.total_variation:.2g}); {note}"
                 self._proofs[key] = StoredVerdict(word=word, note=note, total_variation=variation, case=proof.case)
             except EnumerationLimit as error:
                 self._proofs[key] = StoredVerdict(word=_unproved(method), note=str(error))
@@ -203,7 +206,7 @@ def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> StoredVerdic
     if not timed:
         return _NOTHING_TIMED
     verdict = _NO_VERDICT.merged(StoredVerdict(word=_unproved(cell.method), note=reason, error=reason))
-    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict.merged(timed_verdict(cell, timed))
+    return verdict.merged(timed_verdict(cell, timed)) if cell.method.claim.lossless else verdict
 
 
 def _timed(samples: Sequence[Sample]) -> list[Sample]:
@@ -257,4 +260,4 @@ def _extent(proof: Proof, cases: Sequence[Case]) -> str:
 
 def _unproved(method: Method[Any]) -> str:
     """Return the word without a proof: a method that is approximate by design needs none."""
-    return "approximate" if method.claim is Claim.APPROXIMATE else "unverified"
+    return "unverified" if method.claim.lossless else "approximate"

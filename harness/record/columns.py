@@ -53,6 +53,8 @@ class Step:
         ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
         energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
             position; x was drawn from q. Only of methods that test by it.
+        loss: total variation between the distribution that each emitted token was drawn from and the target's, added up
+            over the step; None if the method does not declare its distributions (`Claim.DECLARED`).
     """
 
     nfe: int
@@ -86,6 +88,7 @@ class Step:
     ranks: tuple[int, ...] = ()
     energies: tuple[float, ...] = ()
     levels_built: int | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ METRICS = {
         Metric("mean_levels_built", "levels built / steps", "levels_built", "steps", "levels/step"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
         Metric("start_nfe", "target passes in start / outputs", "start_nfe", "outputs", "passes"),
+        Metric("loss", "sum of TV(pi, p) of the tokens' rows / output tokens x 100", "loss_percent", "output"),
         Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
         Metric("step_ms", "step wall time / steps", "step_wall_ms", "steps", "ms"),
         Metric("start_ms", "start wall time / outputs", "start_ms", "outputs", "ms"),
@@ -105,10 +106,11 @@ def sums_of(counted: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         rounds, such as a band of MuLo-SD, so that output / steps is not an acceptance length), completion
         (tokens up to the end of text), outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected,
         emitted, forced, overshoot, reused, resampled, levels, levels_built (NaN if a step did not store it),
-        unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the output's share of its batch's
-        time), step_wall_ms, start_ms, start_nfe, logprob, agreement, prefill_ms, peak_mb, cpu_joules and
-        gpu_joules (NaN if the machine does not tell); and drafted, tested, accepted and expected without the
-        forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe, wall_ms, wall_s and
+        loss_percent (a hundred times the loss; NaN alike), unique_drafted (drafted and not reused), wall_ms, wall_s,
+        share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
+        prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN if the machine does not tell); and drafted, tested, accepted
+        and expected without the forced ones as free_drafted and so on. The method's start is in nfe, draft_nfe,
+        wall_ms, wall_s and
         share_s.
     """
     good = counted.reset_index(drop=True)  # a column of a frame with two levels of index is slow to read
@@ -117,6 +119,7 @@ def sums_of(counted: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["share_ns"] = sums.of(steps["wall_ns"] / steps["served"])
     column["cluster"] = good["cluster"].to_numpy()
     column["levels_built"] = sums.complete(steps["levels_built"]) if "levels_built" in steps else np.nan
+    column["loss_percent"] = 100 * sums.complete(steps["loss"]) if "loss" in steps else np.nan
     column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):
         column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")

@@ -48,7 +48,12 @@ SAMPLES = pa.schema(
     }
     | dict.fromkeys((*STARTS, "completion", *CONSUMPTION), _INT)
 )
-_KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
+_KINDS = {
+    "float": _REAL,
+    "float | None": _REAL,
+    "tuple[int, ...]": pa.list_(_INT),
+    "tuple[float, ...]": pa.list_(_REAL),
+}
 _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
 STEPS = pa.schema(SAMPLE_KEY | {"step": _INT} | _STEP)
 

@@ -171,6 +171,11 @@ class LossyRule:
         """Return whether the numbers leave the target's distribution as it is."""
         return (self.name, *self.values) in (("mixture", 1.0), ("thresholds", 1.0, 1.0))
 
+    @property
+    def declares(self) -> bool:
+        """Return whether the rule samples exactly from a distribution that p and q give."""
+        return self.name in DECLARED
+
     def declared(self, q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return the distributions that a declared rule samples from; the last row, which has no draft, is p's."""
         value, rows = self.values[0], p[:-1]

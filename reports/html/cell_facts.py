@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CLAIMS = {
     "SAME_LAW": "the same output distribution as the target, at every temperature",
     "SAME_GREEDY": "the same tokens as the target at T = 0",
+    "DECLARED": "another output distribution, stated row by row",
     "APPROXIMATE": "another output distribution, by design",
 }
 WORDS = {

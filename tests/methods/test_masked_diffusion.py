@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy import MaskedTabular, mix
+from stridebench.harness.backbones.masked_toy import MaskedTabular
+from stridebench.harness.backbones.toy import mix
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.clock import CpuClock, Stopwatch

@@ -99,7 +99,7 @@ def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
         ({"acceptance": "relaxed:3"}, "as in relaxed:3,0.2"),
         ({"acceptance": "typical:high,low"}, "as in typical:0.09,0.3"),
         ({"acceptance": "typical", "verifier": "block"}, "acceptance typical and verifier block; take verifier token"),
-        ({"acceptance": "mixture", "verifier": "coupled"}, "take verifier token or block"),
+        ({"acceptance": "mixture", "verifier": "coupled"}, "take verifier token"),
     ],
 )
 def test_a_wrong_rule_of_acceptance_is_an_error(params: dict[str, Any], message: str) -> None:
@@ -109,4 +109,4 @@ def test_a_wrong_rule_of_acceptance_is_an_error(params: dict[str, Any], message:
 
 def test_a_rule_of_acceptance_is_exact_where_it_keeps_the_targets_distribution() -> None:
     exact = [Speculative(acceptance=rule).claim for rule in ("exact", "mixture:1", "thresholds:1,1")]
-    assert set(exact) == {Claim.SAME_LAW} and Speculative(acceptance="mixture:0.99").claim is Claim.APPROXIMATE
+    assert set(exact) == {Claim.SAME_LAW} and Speculative(acceptance="mixture:0.99").claim is Claim.DECLARED

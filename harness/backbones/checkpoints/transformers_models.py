@@ -7,6 +7,7 @@ a file is mapped in pieces, and each tensor is a copy in the model's type: bit f
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,8 @@ CHANGES = {
 """Settings of generate that change tokens, and their values that change none."""
 ATTENDING = {"full_attention", "sliding_attention"}
 """Kinds of layers whose whole state is a cache of keys and values."""
+CACHES = {"past_key_values", "cache_params"}
+"""Names of a cache that a model of transformers takes and whose states can be copied."""
 
 
 def read_config(name: str, folder: Path) -> Any:
@@ -85,7 +88,7 @@ def needs_code(folder: Path) -> bool:
 
 
 def refuse(name: str, config: Any) -> None:
-    """Raise WeightsError for a model that cannot be rolled back or is not a causal language model."""
+    """Raise WeightsError for a model whose state cannot be copied or that is not a causal language model."""
     kind = config.model_type
     if config.is_encoder_decoder:
         raise WeightsError(
@@ -94,19 +97,27 @@ def refuse(name: str, config: Any) -> None:
         )
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise WeightsError(f"{name}: transformers has no causal language model of type {kind}")
-    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    other = set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENDING
-    if getattr(model, "_is_stateful", False) or other:
+    if is_recurrent(config) and not CACHES & set(inspect.signature(_class_of(config).forward).parameters):
         raise WeightsError(
-            f"{name}: {kind} keeps a running state ({', '.join(sorted(other)) or 'recurrent layers'}), which "
-            f"cannot be rolled back to before a rejected draft; use a model whose layers all attend to a cache"
+            f"{name}: {kind} keeps a running state outside of a cache of transformers, so it cannot be taken back to "
+            f"before a rejected draft; use a model that takes past_key_values or cache_params"
         )
+
+
+def is_recurrent(config: Any) -> bool:
+    """Return whether a model keeps a running state besides keys and values."""
+    other = set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENDING
+    return bool(getattr(_class_of(config), "_is_stateful", False) or other)
+
+
+def _class_of(config: Any) -> Any:
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 def attention(name: str, config: Any, asked: str, notes: list[str]) -> str:
     """Return sdpa, or eager with a note if the architecture lacks that kernel; UsageError if it was asked for."""
     refuse(name, config)
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    kind = _class_of(config)
     if asked == "eager" or kind._supports_sdpa:
         return asked or "sdpa"
     if asked:
@@ -176,7 +187,7 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
         place: Path | None = folder
         if int8.is_packed(folder / "model.safetensors"):
             place, options["state_dict"] = None, int8.read(folder / "model.safetensors")
-            kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(options["config"])]
+            kind = _class_of(options["config"])
         model, report = kind.from_pretrained(
             place,
             local_files_only=True,

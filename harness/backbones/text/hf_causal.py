@@ -14,6 +14,7 @@ from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from stridebench.harness.backbones.slots.net import Gates, Net, Released, Tapped
+from stridebench.harness.backbones.slots.snapshots import SnapshotCache, TransformersState, reads_on
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet, honours_masks, reads_chains
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.chat import TokenizedAdapter
@@ -93,7 +94,10 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         chat.fit(name, template, tokenizer)
         forward = "transformers" if "device_map" in params else params.get("forward", "fused")
         net = _net(model, forward, attn, products)
-        if isinstance(net, TransformersNet) and net.chains:
+        if isinstance(net, TransformersState):
+            capabilities = replace(capabilities, meets=frozenset({Requirement.DRAFTER}), layers=0)
+            notes.append(f"{type(model).__name__} has recurrent layers: it decodes chains only, and no trees")
+        elif isinstance(net, TransformersNet) and net.chains:
             capabilities = replace(capabilities, meets=capabilities.meets - {Requirement.TREE_MASK})
             notes.append(f"{type(model).__name__} takes no masks or positions: it decodes chains only, and no trees")
         loaded = cls(Identity(name, dtype, device, capabilities, fingerprint), net, tokenizer, template)
@@ -120,7 +124,9 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
         return "random" not in params.get("source", {})
 
-    def cache(self) -> SlotCache:
+    def cache(self) -> SlotCache | SnapshotCache:
+        if isinstance(self._net, TransformersState):
+            return SnapshotCache(self._net, self.capabilities.context)
         return self._slots(self._net, lasting=Requirement.TREE_MASK in self.capabilities.meets)
 
     def tied_embeddings(self) -> TiedEmbeddings:
@@ -165,6 +171,8 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
         return FusedLlama(model, products)
     products.refuse(incompatibility(model) or "the entry asks for another")
     streamed.fill(model)
+    if transformers_models.is_recurrent(model.config):
+        return _recurrent(model, products)
     local = "local" in (getattr(model.config, "attention_layers", None) or ())  # GPT-Neo measures windows in slots
     free, chains = TransformersNet(model), TransformersNet(model, chains=True)
     with suppress(ValueError, TypeError, RuntimeError, AttributeError):  # of a model that cannot take a mask
@@ -176,4 +184,16 @@ def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
     raise WeightsError(
         f"{products.name}: {type(model).__name__} does not follow the attention mask and positions it is "
         f"given, so a draft cannot be verified in one pass; use another architecture"
+    )
+
+
+def _recurrent(model: Any, products: Products) -> TransformersState:
+    """Return a model with a running state, read in windows if it reads them, else entry by entry."""
+    for windows in (True, False):
+        with suppress(ValueError, TypeError, RuntimeError, AttributeError):
+            if reads_on(state := TransformersState(model, windows), model.device):
+                return state
+    raise WeightsError(
+        f"{products.name}: {type(model).__name__} does not go on from a copy of its cache, so a rejected draft cannot "
+        f"be taken back; use another architecture"
     )

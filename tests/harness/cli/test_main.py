@@ -16,10 +16,10 @@ import pytest
 from stridebench.harness.cli.doctor import Check, answer
 from stridebench.harness.cli.main import VERBS
 from stridebench.harness.cli.main import stride as stride_group
+from stridebench.harness.proof.mutants import mutants_of
 from stridebench.harness.record.columns import Record, Sample
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
-from stridebench.harness.registry import METHODS
 from tests.support.cli import not_json, refused, stride
 
 SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", "--set", "prove=false")
@@ -315,7 +315,7 @@ def test_verify_gives_the_promised_fields():
     for row in result.document[: -len(mutants)]:
         assert set(row) >= {"method", "params", "claim", "total_variation", "verdict", "planted"}
         assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
-    assert [row["why"] for row in mutants] == [mutant.why for mutant in METHODS.get("prompt_lookup").mutants]
+    assert [row["why"] for row in mutants] == [mutant.why for mutant in mutants_of("prompt_lookup")]
     for row in mutants:
         assert set(row) == {"mutant", "method", "why", "where", "case", "total_variation", "caught"}
         assert row["method"] == "prompt_lookup" and row["caught"] is True and row["total_variation"] > 1e-3

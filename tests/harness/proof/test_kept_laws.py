@@ -26,7 +26,7 @@ from stridebench.harness.proof.cases import CASES, Case, cases_of, cases_to_veri
 from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
 from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
-from stridebench.harness.proof.mutants import try_mutant
+from stridebench.harness.proof.mutants import mutants_of, try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
 from tests.support.one_by_one import OneByOne
@@ -319,6 +319,6 @@ def test_published_settings_and_injected_bugs_are_pieces_only_if_they_are_asked_
         listed = pieces(settings, **asked)
         return {(one.kind, one.method, one.index) for one in listed if one.kind in ("bug", "published")}
 
-    bugs = {("bug", name, index) for name in settings for index in range(len(METHODS.get(name).mutants))}
+    bugs = {("bug", name, index) for name in settings for index in range(len(mutants_of(name)))}
     assert bugs and kinds(whole=False, bugs=True) == bugs
     assert kinds(whole=True, bugs=False) == {("published", "speculative", 0)}  # no text fits a method of pictures

@@ -21,7 +21,9 @@ import torch
 from scipy import stats
 
 from stridebench.harness.core.backbone import Backbone
+from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
+from stridebench.harness.core.draft import DeclaredRows
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method, Mutant, label, parameters
@@ -45,7 +47,7 @@ from stridebench.harness.proof.distance import (
     toy_drafter,
 )
 from stridebench.harness.proof.enumerate import Law
-from stridebench.harness.proof.mutants import CAUGHT, TriedMutant, injected, try_one
+from stridebench.harness.proof.mutants import CAUGHT, TARGET_MUTANTS, TriedMutant, injected, mutants_of, try_one
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
 from stridebench.harness.proof.verdicts import OUTPUTS
 from stridebench.harness.registry import METHODS, TASKS
@@ -142,13 +144,16 @@ def sampled_names() -> list[Any]:
     return [pytest.param(name, marks=() if name in DRAWN else pytest.mark.audit) for name in sorted(METHODS)]
 
 
+WORDS = {Claim.APPROXIMATE: "approximate", Claim.DECLARED: "declared"}
+
+
 @pytest.mark.usefixtures("unchecked")
 class TestProofs:
     @pytest.mark.parametrize(("method", "outputs"), proved_variants())
     def test_enumeration_confirms_the_claim(self, method: Method[Any], outputs: int) -> None:
         cases = cases_of(method, outputs) or cases_of(method, SMALLEST)
         proof = prove(method, [case for case in cases if not case.few], mutants=False)
-        assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
+        assert proof.verdict == WORDS.get(method.claim, "exact")
         if method.claim is Claim.APPROXIMATE:
             assert proof.total_variation > CAUGHT, "it is exact on these models and could claim so"
         else:
@@ -159,7 +164,7 @@ class TestProofs:
         method = METHODS.get(name).variants()[0]
         few = [case for case in cases_of(method) if case.few]
         proof = prove(method, [*few, *cases_of(method)[:1]], mutants=False)
-        assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
+        assert proof.verdict == WORDS.get(method.claim, "exact")
         assert name != "speculative" or proof.cases[: len(few)] == tuple(few)
 
     @pytest.mark.parametrize("name", names())
@@ -167,16 +172,50 @@ class TestProofs:
         if name not in LONGER:
             monkeypatch.setattr(proof_cases, "CASES", SMALL)
         kind = METHODS.get(name)
-        tried_mutants = [try_one(mutant, kind.variants()) for mutant in kind.mutants]
+        tried_mutants = [try_one(mutant, kind.variants()) for mutant in mutants_of(name)]
         assert [(mutant.why, mutant.caught) for mutant in tried_mutants] == [
-            (mutant.why, True) for mutant in kind.mutants
+            (mutant.why, True) for mutant in mutants_of(name)
         ]
+
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_every_method_is_enumerated_on_models_that_keep_more_than_entries(self, name: str) -> None:
+        for method in METHODS.get(name).variants():
+            states = {case.state for case in proof_cases.cases_of(method, OUTPUTS)} - {""}
+            if Requirement.BIDIRECTIONAL in method.requirements:
+                assert not states  # each pass computes its canvas anew
+            elif Requirement.GRID in method.requirements:
+                assert states == {"prefix"}
+            else:
+                trees = Requirement.TREE_MASK in method.requirements
+                assert states == {"grammar", "prefix"} | (set() if trees else {"recurrent"})
+
+    def test_a_state_that_is_not_taken_back_shows_with_drafts_only(self) -> None:
+        """So comparing a server's plain decode with itself is no test of it."""
+        bugs = [one for ones in TARGET_MUTANTS.values() for one in ones if "not taken back" in one.why]
+        assert len(bugs) == 2
+        assert not any(try_one(bug, METHODS.get("autoregressive").variants()).caught for bug in bugs)
 
     @pytest.mark.parametrize("name", sorted(METHODS))
     def test_a_method_that_claims_exactness_has_a_mutant(self, name: str) -> None:
         kind = METHODS.get(name)
         if any(method.claim is not Claim.APPROXIMATE for method in kind.variants()):
             assert kind.mutants
+
+    @pytest.mark.parametrize("rule", ["mixture:0.5", "cascade:0.5", "cascade_token:0.25"])
+    def test_rows_that_are_declared_wrongly_refute_a_claim(self, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        method, right = METHODS.get("speculative")("toy", 2, acceptance=rule), DeclaredRows.__init__
+        assert prove(method, SMALL[:3], mutants=False).verdict == "declared"
+        for wrong in (lambda pi, p: ((pi + p) / 2, p), lambda pi, p: (pi, p.roll(1, 0))):
+            monkeypatch.setattr(DeclaredRows, "__init__", lambda self, pi, p, wrong=wrong: right(self, *wrong(pi, p)))
+            proof = prove(method, SMALL[:3], mutants=False)
+            assert proof.verdict == "broken" and proof.total_variation > CAUGHT
+
+    def test_a_method_that_claims_to_declare_and_does_not_is_one_error(self) -> None:
+        class Silent(METHODS.get("speculative")):  # type: ignore[misc]  # a class found at run time
+            claim = Claim.DECLARED
+
+        with pytest.raises(ContractError, match="Silent claims DECLARED and a step declares nothing; set `declared`"):
+            prove(Silent("toy", 2), SMALL[:1], mutants=False)
 
     def test_a_proof_with_mutants_stops_at_the_first_caught_one(self) -> None:
         kind = METHODS.get("speculative")

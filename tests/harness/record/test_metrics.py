@@ -35,6 +35,7 @@ def step(drafted: int, accepted: int, **other: Any) -> Step:
         "host_ns": 500_000,
         "levels": (drafted + 1) // 2,
         "levels_built": 5 if drafted else 0,
+        "loss": 0.125 * accepted,
     }
     return Step(**{**counted, **other})
 
@@ -94,6 +95,7 @@ BY_HAND = {
     "mean_tree_depth": 10 / 6,
     "mean_levels_built": 25 / 6,
     "draft_nfe": 19 / 6,
+    "loss": 100 * 0.125 * 10 / 14,
     "logprob": -0.5,
     "step_ms": 15 / 6,
     "start_ms": 0.0,
@@ -278,6 +280,7 @@ def test_optional_fields_have_neutral_defaults() -> None:
         "ranks": (),
         "energies": (),
         "levels_built": None,
+        "loss": None,
     }
     few = Sample("a", 0, False, "ok")
     assert (few.prompt_tokens, few.prefill_ns, few.open_ns) == (0, 0, 0)
@@ -294,6 +297,14 @@ def test_optional_fields_have_neutral_defaults() -> None:
 )
 def test_steps_without_a_token_of_the_target_are_consistent(consistent: Step) -> None:
     check((consistent,), consistent.emitted)
+
+
+def test_a_loss_is_missing_where_one_step_declares_nothing() -> None:
+    samples, steps = frames(RECORDS[1:3])
+    assert totals(samples, steps.assign(loss=None))["loss_percent"].isna().all()
+    assert totals(samples, steps.drop(columns=["loss"]))["loss_percent"].isna().all()
+    steps["loss"] = steps["loss"].where(steps["prompt"] == "b")
+    assert totals(samples, steps)["loss_percent"].isna().tolist() == [True, False]
 
 
 def test_levels_built_are_missing_where_one_step_did_not_store_them() -> None:

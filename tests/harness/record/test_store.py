@@ -170,6 +170,7 @@ few = st.lists(numbers, max_size=4).map(tuple)
 by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # annotations are strings
 by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
 by_type["int | None"] = st.none() | numbers
+by_type["float | None"] = st.none() | reals
 plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
 plain_samples = st.builds(
     Sample,

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import MaskedTabular, Tabular
+from stridebench.harness.backbones.masked_toy import MaskedTabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import MaskedTabular, Tabular
+from stridebench.harness.backbones.masked_toy import MaskedTabular
+from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.clock import CpuClock, Stamp
 from stridebench.harness.core.costs import Passes
 from stridebench.harness.core.task import Prompt

@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from stridebench.harness.core.draft import Acceptance, Draft
+from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.verifiers.block import verify_block
-from stridebench.methods.verifiers.rejection import verify_chain
 from stridebench.methods.verifiers.typical import LossyRule, threshold, verify_redrawn, verify_typical
 from tests.support.enumerated import enumerated
 
@@ -99,22 +97,16 @@ class TestLossyRules:
         flat = torch.tensor([[0.4, 0.3, 0.3]]).double()
         assert torch.equal(LossyRule.of("speculative", "cascade:0.5").declared(flat, P[:2]), P[:2])
 
-    @pytest.mark.parametrize("rule", ["mixture:0.5", "cascade:0.5", "cascade_token:0.4"])
-    @pytest.mark.parametrize("verify", [verify_chain, verify_block])
-    def test_the_first_two_tokens_have_the_declared_distribution(
-        self, rule: str, verify: Callable[..., Acceptance]
-    ) -> None:
-        """Enumerated over all drafts; after a stop at the first, the second is drawn from the declared row."""
-        declared = LossyRule.of("speculative", rule).declared(self.Q, P[:3] / P[:3].sum(1, keepdim=True))
-        law = torch.zeros(3, 3, dtype=torch.float64)
-        for x in torch.cartesian_prod(torch.arange(3), torch.arange(3)):
-            drafted = float(self.Q.gather(1, x[:, None]).prod())
-            for (path, token), weight in outcomes(lambda draws, x=x: verify(x, self.Q, declared, draws)).items():
-                tokens = [*x[list(path)].tolist(), token]
-                law[tokens[0]] += (
-                    drafted * weight * (torch.eye(3, dtype=law.dtype)[tokens[1]] if len(tokens) > 1 else declared[1])
-                )
-        torch.testing.assert_close(law, declared[0][:, None] * declared[1], rtol=0, atol=1e-12)
+    def test_the_loss_of_a_step_is_added_up_over_the_rows_of_its_tokens(self) -> None:
+        """Rows of total variation 0.1, 0.2 and 0; of a path of two nodes all three count, of none the first alone."""
+        p = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+        rows = DeclaredRows(p + torch.tensor([[0.1, -0.1], [-0.2, 0.2], [0.0, 0.0]]), p)
+        for nodes, loss in (([0, 1], 0.3), ([0, -1], 0.3), ([-1, -1], 0.1)):
+            acceptance = Acceptance(Path(torch.tensor(nodes), torch.tensor(0), torch.zeros(())), torch.tensor(1))
+            assert acceptance.read().loss is None
+            acceptance = Acceptance(acceptance.path, acceptance.token)
+            acceptance.declared = rows
+            assert acceptance.read().loss == pytest.approx(loss)
 
     @pytest.mark.parametrize(
         ("rule", "expected"),

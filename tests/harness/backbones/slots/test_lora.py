@@ -228,7 +228,7 @@ class TestRefusals:
             model.adapter(adapter_folder)
 
     def test_a_backbone_without_gates_refuses_an_adapter(self) -> None:
-        from stridebench.harness.backbones.toy import MaskedTabular
+        from stridebench.harness.backbones.masked_toy import MaskedTabular
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
             MaskedTabular("masked", {}).adapter(None)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
@@ -57,6 +58,32 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     ),
 }
 
+HYBRID = {
+    **SMALL,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "intermediate_size": 64,
+}
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 8,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba": {**SMALL, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8},
+    "lfm2": {**HYBRID, "layer_types": ["conv", "full_attention"]},
+    "qwen3_next": {**HYBRID, **DELTA},
+}
+
 
 def write_folder(folder: Path, model_type: str = "llama", config: dict[str, Any] | None = None, words: int = 61) -> Any:
     """A folder of random weights with a tokenizer of ``words`` ids; returns the model."""
@@ -92,6 +119,47 @@ def test_a_model_without_an_sdpa_kernel_or_masks_decodes_what_it_can(family: str
         draws = SeededDraws(0, "foreign", "", 0)
         run = open_run(backbone, lambda drafter: backbone, prompt, Sampling(0.0), 16, draws)
         assert list(decode(METHODS.get(name)(**params), run).tokens) == out[0, 12:].tolist(), name
+
+
+@pytest.mark.parametrize("model_type", RECURRENT)
+def test_a_model_with_a_running_state_decodes_chains_as_generate_does(model_type: str, tmp_path: Path) -> None:
+    """At T = 0, with drafts that are kept whole, in part and not at all; drafts of the model itself are all kept."""
+    reference, backbone = write_folder(tmp_path, model_type, RECURRENT[model_type]), loaded(tmp_path)
+    assert any("recurrent layers: it decodes chains only" in note for note in backbone.notes)
+    prompt = [5, 6, 7] * 4
+    out = reference.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    drafts: dict[str, dict[str, Any]] = {"prompt_lookup": {"length": 4, "max_ngram": 1}, "sjd": {"window": 5}}
+    for name, params in {**drafts, "speculative": {"drafter": "self", "gamma": 3}}.items():
+        draws = SeededDraws(0, "foreign", "", 0)
+        run = open_run(backbone, lambda drafter: backbone, prompt, Sampling(0.0), 16, draws)
+        done = decode(METHODS.get(name)(**params), run)
+        assert list(done.tokens) == out[0, 12:].tolist(), name
+        assert name != "speculative" or len(done.steps) == 4
+
+
+@pytest.mark.parametrize("model_type", RECURRENT)
+def test_a_state_is_taken_back_from_any_number_of_entries(model_type: str, tmp_path: Path) -> None:
+    """Windows of which few entries are kept, again and again, so that entries are read again in a pass of their own."""
+    reference, backbone = write_folder(tmp_path, model_type, RECURRENT[model_type]), loaded(tmp_path)
+    tokens, cache = torch.arange(30) * 7 % 61, backbone.cache()
+    with torch.inference_mode():
+        expected = reference(tokens[None]).logits[0]
+    length, kept = 0, 3
+    while length + 5 <= 30:
+        rows = feed(cache, tokens[length : length + 5].tolist(), length)
+        torch.testing.assert_close(rows, expected[length : length + 5], rtol=0, atol=1e-4)
+        cache.keep(length, range(kept))
+        length, kept = length + kept, 4 - kept
+    cache.keep(2)
+    torch.testing.assert_close(feed(cache, tokens[2:9].tolist(), 2), expected[2:9], rtol=0, atol=1e-4)
+
+
+def test_a_tree_over_a_running_state_is_one_error(tmp_path: Path) -> None:
+    write_folder(tmp_path, "mamba", RECURRENT["mamba"])
+    sees = torch.tensor([[True, False], [False, True]])
+    window = Window(torch.tensor([1, 2]), torch.tensor([0, 0]), 0, sees, 2)
+    with pytest.raises(UsageError, match="this window is a tree; take a method that drafts chains"):
+        loaded(tmp_path).cache().extend(window)
 
 
 def test_sdpa_that_is_asked_for_and_absent_is_one_error(tmp_path: Path) -> None:
