@@ -61,6 +61,7 @@ def command() -> None:
     stride engine serve vllm --model FOLDER
     stride engine run --url vLLM=http://127.0.0.1:8000
     stride engine check http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl
+    stride engine probe http://127.0.0.1:8000
     stride engine watch http://127.0.0.1:8000
     """
 
@@ -195,6 +196,46 @@ def check_server(url: str, engine: str | None, as_json: bool, **options: Any) ->
     else:
         say(f"{result.headline}\n{reasons}\n")
         print_table(TextTable("one request at a time", tuple(shown), lines, list(result.notes)), Console())
+    raise SystemExit(check_verdict.OUTCOMES[result.outcome])
+
+
+@command.command(name="probe")
+@click.argument("url")
+@click.option("--plain", metavar="URL", help="The same model without drafts. Default: one token a request.")
+@click.option("--engine", help="Its adapter, of `stride list engines`. Default: as the server calls itself, or openai.")
+@click.option("--key-env", default=KEY_ENV, show_default=True, help="The environment variable that holds its key.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {url, outcome, rows}.")
+def probe_server(url: str, plain: str | None, engine: str | None, key_env: str, as_json: bool) -> None:
+    """Does a refused draft, a shared prefix or a late end leave something behind?
+
+    Short requests that servers with drafts have failed: an empty draft after an accepted one, edges of cache blocks,
+    prompts that share a prefix, several at once, max_tokens 1 to 3, a stop string in a draft, JSON, seeds. Greedy
+    tokens are compared with the plain decode: of --plain, or of the same server asked for one token at a time.
+
+    Exit codes: 0 safe, 1 unsafe, 4 not shown, 2 error.
+
+    \b
+    stride engine probe http://127.0.0.1:8000
+    stride engine probe http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --json
+    """
+    from stridebench.harness.engines import check_verdict, checking, probes  # imports torch
+
+    declare_all()
+    name = engine or checking.adapter_of(url, key_env)
+    if not hasattr(ENGINES.get(name), "url"):
+        raise UsageError(f"{name} runs in this process, so there is no server to probe; `stride list engines` has some")
+    own, other = (
+        None if at is None else EngineUse(name, f"{name} at {at}", {"url": at, "key_env": key_env})
+        for at in (url, plain)
+    )
+    assert own is not None, "it has a URL"
+    result = probes.ProbedServer(url, tuple(probes.probe(own, other)))
+    if as_json:
+        emit({"outcome": result.outcome, **asdict(result)})
+    else:
+        say(f"{result.outcome}: {url}")
+        for row in result.rows:
+            say(f"- {row.probe}: {row.verdict}: {row.evidence} ({row.seconds:.1f} s)")
     raise SystemExit(check_verdict.OUTCOMES[result.outcome])
 
 

@@ -163,7 +163,7 @@ def _judged(of_role: Mapping[str, Decoded]) -> TemperatureJudgement:
         doubts.append(f"{at}: {len(own.rows)} prompts were answered in the time, and {stats.FEWEST} are needed")
     if _drafted(own) == 0:
         doubts.append(f"{at}: nothing was drafted, so this was a plain decode")
-    facts, evidence = _compared(own, plain) if plain is not None else (StoredVerdict(), "nothing to compare with")
+    facts, evidence = compared(own, plain) if plain is not None else (StoredVerdict(), "nothing to compare with")
     if own.cell.sampling.temperature > 0:
         facts, said = _audited(own, plain, facts)
         seen = facts.audit.visible_tv if facts.audit is not None and facts.same != 1 else None
@@ -187,7 +187,7 @@ def _drafted(one: Decoded) -> float | None:
     return sum(told) if told else one.growth.get("drafted")
 
 
-def _compared(own: Decoded, plain: Decoded) -> tuple[StoredVerdict, str]:
+def compared(own: Decoded, plain: Decoded) -> tuple[StoredVerdict, str]:
     """Compare the tokens of two servers: how many outputs are the same, and where the others differ first."""
     keys = [prompt for prompt in own.rows if prompt in plain.rows]
     sides = {key: (_tokens(own, key), _tokens(plain, key)) for key in keys}
