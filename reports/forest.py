@@ -78,7 +78,8 @@ def draw(frame: pd.DataFrame, title: str = "", column: bool = False) -> Figure |
     for group in drawn:
         entries += [(group, None), *((group, row) for _, row in group.methods.head(most).iterrows())]
     size = 6.5 if column else 8.5
-    sampled = any(row is not None and is_measured(row, "logprob_diff") for _, row in entries) and not column
+    rows = [row for _, row in entries if row is not None and row["temperature"]]
+    sampled = any(is_measured(row, "logprob_diff") for row in rows) and not column
     bands = sampled and any(group.floor is not None for group, _ in entries)
     with rc_context(STYLE | {"font.size": size}):
         width, height = (3.3, 0.17) if column else (11.0, 0.27)

@@ -93,6 +93,16 @@ def test_the_picture_repeats_byte_for_byte_and_a_column_is_narrow(small: pd.Data
     assert forest.draw(small.assign(temperature=0.0, agreement=1.0)) is not None
 
 
+def test_greedy_cells_alone_have_no_panel_of_log_probabilities(small: pd.DataFrame) -> None:
+    labels = [
+        {axes.get_xlabel().split(",")[0] for axes in figure.axes}
+        for figure in (forest.draw(small), forest.draw(small.assign(temperature=0.0, agreement=1.0)))
+        if figure is not None
+    ]
+    assert "log-prob \N{MINUS SIGN} AR" in labels[0] and len(labels) == 2
+    assert not any(label.startswith("log-prob") for label in labels[1])
+
+
 def test_rows_of_a_real_summary_are_drawn(frame: pd.DataFrame) -> None:
     figure = forest.draw(frame)
     assert figure is not None
