@@ -13,6 +13,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -25,18 +26,21 @@ from stridebench.harness.plan import contract, presets
 from stridebench.harness.plan.compatibility import Outcomes
 from stridebench.harness.plan.contract import rows_of
 from stridebench.harness.plan.planned_method import PlannedMethod
+from stridebench.harness.plan.yaml_lines import load as load_yaml
 from stridebench.harness.registry import METHODS
 from stridebench.reports.html.cell_facts import link_of
+from stridebench.reports.text_table import markdown_lines
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+RESULTS = Path(__file__).parents[1] / "reports" / "data" / "results" / "cards.yaml"
 HOMES = {
-    "smollm2-135m": "humaneval",
+    "embedded-code": "programs",
     "embedded-image": "emoji_scenes",
     "embedded-digits-l": "digits",
-    "embedded-code": "programs",
+    "smollm2-135m": "humaneval",
     "embedded-sudoku-masked": "sudoku",
     "tabular": "tabular",
 }
@@ -94,7 +98,20 @@ def card(row: Any) -> str:
             for key, value in row["params"].items()
         ]
     run = command_of(name) or f"stride run --method {name} --backbone BACKBONE --task TASK"
-    return "\n".join([*parts, "", "## Commands", "", "```text", f"stride verify {name}", run, "```", ""])
+    return "\n".join(
+        [*parts, "", "## Commands", "", "```text", f"stride verify {name}", run, "```", "", *measured(name)]
+    )
+
+
+def measured(name: str) -> list[str]:
+    """Return the measured row of a method with what made it, as lines; none if there is no row."""
+    results = load_yaml(RESULTS.read_text(encoding="utf-8"))
+    (table,) = results["tables"]
+    row = next((row for row in table["rows"] if row[0] == name), None)
+    if row is None:
+        return []
+    made = f"Made by `{row[-1]}` at {results['commit']} ({results['machine']}). {results['setting'].strip()}"
+    return ["## Measured", "", *markdown_lines(table["columns"][1:-1], [row[1:-1]]), "", made, ""]
 
 
 def claim(row: Any) -> str:

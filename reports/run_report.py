@@ -41,6 +41,12 @@ PLOTS = ".plots"
 """Names the plots of a folder, below a digest of the figures that they show."""
 
 
+def name_of(store: Store) -> str:
+    """Return the suite's name, or the name of the folder of a run of options alone."""
+    name = store.manifest.suite.name or "run"
+    return store.address.rstrip("/").rpartition("/")[2] or name if name == "adhoc" else name
+
+
 class AddedReport(Protocol):
     """A report that is added to that of every run; the classes are registered in `REPORTS`."""
 
@@ -151,7 +157,7 @@ class RunReport:
 
         files = []
         if self._of_methods:
-            files += forest.write(self.frame, folder, self.store.manifest.suite.name or "")
+            files += forest.write(self.frame, folder, printable_line(name_of(self.store)))
             files += [*pareto.write(self.frame, folder), *contact_sheets.write(self.store, folder)]
         files += [path for report in self._more for path in report.write(folder)]
         return [*files, *crossover.write(self._crossovers, self._decoders, folder)]

@@ -19,6 +19,7 @@ from stridebench.reports.engine_rows import engine_notes
 from stridebench.reports.html.headline import COLUMNS, VERDICTS_OF_ENGINES, HeadlineEntry, entry, setting_of, verdict_of
 from stridebench.reports.html.text import e_value, figure_of, signed, visible
 from stridebench.reports.quality import title_of
+from stridebench.reports.run_report import name_of
 from stridebench.reports.tables import COLUMNS_OF_ENGINES
 from stridebench.reports.text_table import Column, number
 
@@ -335,19 +336,13 @@ class RunFacts:
         rest = {key: value for key, value in manifest.stored().items() if key != "cells"}
         facts = _texts(_facts(manifest))
         return RunFacts(
-            name=printable_line(_name(store)),
+            name=printable_line(name_of(store)),
             created=printable_line(manifest.created)[:19].replace("T", " "),
             description=printable_line(suite.description),
             facts=facts,
             command=printable_line(shlex.join(["stride", *source.argv[1:]]) if source.argv else ""),
             manifest=printable(json.dumps(rest, indent=1, ensure_ascii=False)),
         )
-
-
-def _name(store: Store) -> str:
-    """The suite's name; of a run of options alone, which has none, the name of its folder."""
-    name = store.manifest.suite.name or "run"
-    return store.address.rstrip("/").rpartition("/")[2] or name if name == "adhoc" else name
 
 
 def _facts(manifest: Manifest) -> list[tuple[str, str]]:

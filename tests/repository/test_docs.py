@@ -20,6 +20,7 @@ import yaml
 
 import stridebench
 from stridebench.harness.cli.main import stride as command_line
+from tests import results
 from tests.support.cli import stride
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,6 +177,14 @@ def test_every_method_has_a_card_with_its_paper_and_the_meaning_of_each_paramete
     assert all(f"({name}.md)" in reference.index(list(rows.values())) for name in rows)
     unknown = [name for name, text in cards.items() if "arxiv.org" not in text and name not in WITHOUT_PAPER]
     assert not unknown
+
+
+def test_a_card_has_a_measured_row_that_its_command_makes(reference: Any) -> None:
+    (table,) = results.read("cards").tables
+    commands = {row[0]: row[-1] for row in table.rows}
+    assert commands == {row["name"]: reference.command_of(row["name"]) for row in reference.methods()}
+    text = "\n".join(reference.measured("zipar"))
+    assert "| tau | " in text and commands["zipar"] in text and not reference.measured("nothing")
 
 
 def test_the_command_of_a_card_is_planned(reference: Any) -> None:
