@@ -68,6 +68,8 @@ _NULLABLE = {
     for file, kind in {"samples.parquet": Sample, "steps.parquet": Step, "requests.parquet": Request}.items()
 }
 """Columns of each table that may hold nothing in a row."""
+LATER = ("loss",)
+"""Columns that older stores lack; nothing is known of them there."""
 _UNIQUE = ("prompt", "repetition", "warmup", "step")
 """Columns that no two rows of a table share."""
 _WORDS = {"status": pa.array(["ok", "failed"])}
@@ -137,6 +139,8 @@ def problem_of_rows(table: pa.Table, file: str, schema: pa.Schema) -> str | None
         schema: the types of its columns; a column that holds nothing may be of the type null.
     """
     for name in schema.names:
+        if name not in table.column_names and name in LATER:
+            continue
         if name not in table.column_names:
             return f"lacks the column {name}"
         column, kind = table.column(name), schema.field(name).type
