@@ -31,7 +31,8 @@ def by_batch(store: Store) -> dict[str, SealedCell]:
 def table(cell: SealedCell) -> Any:
     """The records of a cell except its times and the number of rows served together."""
     steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name not in ("served", "switches")]]
-    steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
+    lists = {name: steps[name].map(list) for name in ("ranks", "energies")}
+    steps = steps.assign(**lists, loss=steps["loss"].astype(str))  # a missing number is not equal to itself
     order = ["prompt", "repetition", "step"]
     texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)
     counted_rows = ~cell.samples["warmup"].astype(bool)
