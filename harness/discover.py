@@ -42,6 +42,7 @@ def declare_all() -> None:
     """Tell the registries every name that ships; its module is imported when the name is asked for."""
     METHODS.declare(_named_by_file(importlib.import_module("stridebench.methods")))
     TASKS.declare(_named_by_file(importlib.import_module("stridebench.tasks")))
+    TASKS.declare({name: str(task["row"]["from"]) for name, task in catalogue()["tasks"].items()})  # several in a file
     for registry in (BACKBONES, KERNELS, LAYOUTS, ENGINES, RUNNERS):
         registry.declare(catalogue()["modules"].get(registry.kind, {}))
 
