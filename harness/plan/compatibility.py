@@ -54,7 +54,10 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
         return f"the drafter {name} has other picture codes than {backbone.name}: name one of its family"
     drafter_ids, backbone_ids = vocabulary(drafter), vocabulary(backbone)
     if drafter_ids is not None and backbone_ids is not None and drafter_ids != backbone_ids and not translated:
-        return f"the drafter {name} has {drafter_ids} token ids, and the backbone {backbone_ids}"
+        return (
+            f"the drafter {name} has {drafter_ids} token ids, and the backbone {backbone_ids}; {name}:vocab=tli drafts "
+            f"with the tokens of both"
+        )
     small, large = cells(drafter), cells(backbone)
     if shrink > 1 and small and large and tuple(shrink * side for side in small) != large:
         return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{shrink} of {large[0]}x{large[1]}"

@@ -145,6 +145,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("random-llama-1m", "random-llama-5m:noise=0.5", None),
         ("random-llama-1m", "seven", "the drafter seven has 777 token ids, and the backbone 512"),
         ("llama3-8b", "vicuna-7b", "the drafter vicuna-7b has 32000 token ids, and the backbone 128256"),
+        ("llama3-8b", "vicuna-7b:vocab=tli", None),
         ("llama2-7b", "vicuna-7b", None),
         ("mesher", "llama2-7b", "the drafter llama2-7b makes text, and the backbone mesh"),
         ("llama2-7b", "lama2-13b", "did you mean 'llama2-13b'"),
