@@ -110,8 +110,8 @@ def measured(name: str) -> list[str]:
     row = next((row for row in table["rows"] if row[0] == name), None)
     if row is None:
         return []
-    made = f"Made by `{row[-1]}` at {results['commit']} ({results['machine']}). {results['setting'].strip()}"
-    return ["## Measured", "", *markdown_lines(table["columns"][1:-1], [row[1:-1]]), "", made, ""]
+    source = f"Made by `{row[-1]}` at {results['commit']} ({results['machine']}). {results['setting'].strip()}"
+    return ["## Measured", "", *markdown_lines(table["columns"][1:-1], [row[1:-1]]), "", source, ""]
 
 
 def claim(row: Any) -> str:

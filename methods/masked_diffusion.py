@@ -84,13 +84,13 @@ def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) ->
         the entropies sum to no more than gamma.
     """
     if rule == "threshold":
-        return max(1, int((confidences >= bound).sum()))
-    if rule == "factor":
+        sure = confidences >= bound
+    elif rule == "factor":
         places = torch.arange(2, 2 + len(confidences), device=confidences.device)
-        held = (places * (1 - confidences) < bound).nonzero()[:, 0]
-        return int(held[-1]) + 1 if len(held) else 1
-    before = -(confidences.cumsum(0) - confidences)
-    return max(1, int((before <= bound).sum()))
+        sure = places * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
+    else:
+        sure = confidences - confidences.cumsum(0) <= bound
+    return max(1, int(sure.sum()))
 
 
 def unmasked_fraction(step: int, steps: int) -> float:

@@ -89,7 +89,7 @@ def _depths(draft: Draft, read: HostAcceptance) -> list[int]:
     return [*(depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist(), *unread]
 
 
-def _ranks(draft: Draft, read: HostAcceptance) -> tuple[int, ...]:
+def accepted_ranks(draft: Draft, read: HostAcceptance) -> tuple[int, ...]:
     """Count the earlier siblings of each accepted node, without repeats; none in a chain."""
     if draft.parents is None:
         return ()
@@ -172,7 +172,7 @@ def row_of_step(timed: TimedStep, clock: Clock, stop: int) -> Step:
         switches=timed.waited.switches,
         gpu_mhz=timed.waited.gpu_mhz,
         foreign=timed.waited.foreign,
-        ranks=_ranks(step.draft, step.read),
+        ranks=accepted_ranks(step.draft, step.read),
         energies=step.read.energies,
         loss=step.read.loss,
         **forced_counts(step),

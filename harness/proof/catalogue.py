@@ -203,14 +203,14 @@ def computed(
     pieces: Sequence[Piece], settings: Settings, outputs: int | None, keeper: LawKeeper, processes: int
 ) -> Iterator[Done]:
     """Yield each piece when it is done. Methods of other packages are enumerated in this process."""
-    ours = [piece for piece in pieces if not METHODS.from_plugin(piece.method)]
-    theirs = [piece for piece in pieces if METHODS.from_plugin(piece.method)]
-    processes = min(processes, len(ours))
+    pooled = [piece for piece in pieces if not METHODS.from_plugin(piece.method)]
+    here = [piece for piece in pieces if METHODS.from_plugin(piece.method)]
+    processes = min(processes, len(pooled))
     if processes < 2:
-        ours, theirs = [], list(pieces)
+        pooled, here = [], list(pieces)
     else:
-        yield from _in_pool(sorted(ours, key=_order), _Share(settings, outputs, keeper), processes)
-    for piece in theirs:
+        yield from _in_pool(sorted(pooled, key=_order), _Share(settings, outputs, keeper), processes)
+    for piece in here:
         yield _one(piece, settings, outputs, keeper)
 
 

@@ -236,8 +236,8 @@ def declared_distance(method: Method[Any], case: Case, draws: EnumeratingDraws) 
     for output, pi, p, weights in rows.values():
         session = Session(encoded.cache(), backbone.capabilities, list(output), stopwatch=Stopwatch(CpuClock()))
         true = warp(session.forward(), case.sampling)[0]
-        apart = (weights / weights.sum() - pi).abs().sum() + (p - true).abs().sum()
-        distance += float(weights.sum() * apart) / 2
+        difference = (weights / weights.sum() - pi).abs().sum() + (p - true).abs().sum()
+        distance += float(weights.sum() * difference) / 2
     return distance
 
 

@@ -346,7 +346,7 @@ class TestConfidence:
             ("threshold", 0.95, (0.9, 0.8, 0.7), 1),
             ("factor", 1.0, (0.9, 0.8, 0.7), 2),  # 2 x 0.1, 3 x 0.2, 4 x 0.3
             ("factor", 1.3, (0.9, 0.8, 0.7), 3),
-            ("factor", 0.7, (0.9, 0.7, 0.85), 3),  # the largest n, though the second is above
+            ("factor", 0.7, (0.9, 0.85, 0.85), 3),  # 2 x 0.1, 3 x 0.15, 4 x 0.15
             ("factor", 0.1, (0.9, 0.8, 0.7), 1),
             ("entropy", 0.5, (-0.2, -0.3, -0.4), 3),  # 0, 0.2 and 0.5 before them
             ("entropy", 0.45, (-0.2, -0.3, -0.4), 2),

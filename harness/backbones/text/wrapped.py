@@ -7,9 +7,9 @@ is the drafter's over the tokens that both vocabularies have, which is what is d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -24,9 +24,25 @@ from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.record.outputs import Output
 
 
+class DrafterOnly(Backbone):
+    """A backbone around another, which exists only as a drafter: by what is written behind a name."""
+
+    example: ClassVar[str]
+
+    @classmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Backbone:
+        raise UsageError(f"{name} is a drafter only, written as `{cls.example}`")
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        return frozenset()
+
+
 @final
-class NoisyBackbone(Backbone):
+class NoisyBackbone(DrafterOnly):
     """The inner backbone with noise of a fixed scale in logits, the same for the same seed, position and token."""
+
+    example = "self:noise=0.3"
 
     def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
         if not 0 <= scale < float("inf") or seed < 0:
@@ -37,14 +53,6 @@ class NoisyBackbone(Backbone):
         self.fingerprint = hashlib.sha256(mark.encode()).hexdigest()
         self._inner, self._scale, self._seed = inner, scale, seed
         self.weights_of = inner
-
-    @classmethod
-    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> NoisyBackbone:
-        raise UsageError(f"{name}: noise is written on a drafter, as in `self:noise=0.3`")
-
-    @classmethod
-    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return frozenset()
 
     def cache(self) -> NoisyCache:
         return NoisyCache(self._inner.cache(), self._scale, self._seed)
@@ -101,14 +109,16 @@ class Intersection:
     Args:
         own: of the drafter, an id for each shared token.
         target: of the target, the same tokens.
-        reads: for each id of the target the drafter's ids that it is read as, one at least.
-        size: of the target's vocabulary.
+        texts: of the target's ids.
+        encode: returns the drafter's ids of a text.
+        reads: the drafter's ids that an id of the target is read as, one at least; of unshared ids, those read so far.
     """
 
     own: Int[Tensor, " I"]
     target: Int[Tensor, " I"]
-    reads: tuple[tuple[int, ...], ...]
-    size: int
+    texts: Sequence[str]
+    encode: Callable[[str], Sequence[int]]
+    reads: dict[int, Sequence[int]]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Intersection:
         return self
@@ -129,19 +139,23 @@ class Intersection:
                 f"target's"
             )
         shared = sorted((id, first[text]) for text, id in mine.items())
-        reads = tuple((first[text],) if text in first else _encoded(drafter, text) for text in texts)
+        reads: dict[int, Sequence[int]] = {id: (first[text],) for id, text in enumerate(texts) if text in first}
         ids = torch.tensor(shared, device=target.device)
-        return cls(ids[:, 1], ids[:, 0], reads, target.capabilities.vocabulary)
+        return cls(ids[:, 1], ids[:, 0], texts, drafter.encode, reads)
 
-
-def _encoded(drafter: Backbone, text: str) -> tuple[int, ...]:
-    """Return the ids of a text that is no token of the drafter; an unknown one may be read as anything."""
-    return tuple(drafter.encode(text)[-LONGEST:]) or (0,) if text else (0,)
+    def read(self, token: int) -> Sequence[int]:
+        """Return the drafter's ids for an id of the target; one without a text may be read as anything."""
+        if token not in self.reads:
+            text = self.texts[token]
+            self.reads[token] = (text and self.encode(text)[-LONGEST:]) or (0,)
+        return self.reads[token]
 
 
 @final
-class TranslatedBackbone(Backbone):
+class TranslatedBackbone(DrafterOnly):
     """A drafter that reads and proposes the target's ids. It drafts chains, in its own order of entries."""
+
+    example = "NAME:vocab=tli"
 
     def __init__(self, inner: Backbone, target: Backbone) -> None:
         self.name = f"{inner.name}:vocab=tli"
@@ -150,14 +164,6 @@ class TranslatedBackbone(Backbone):
         self.capabilities = Capabilities(target.capabilities.vocabulary, context)
         self._inner, self._shared = inner, Intersection.of(inner, target)
         self.weights_of = inner
-
-    @classmethod
-    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> TranslatedBackbone:
-        raise UsageError(f"{name}: a vocabulary is written on a drafter, as in `NAME:vocab=tli`")
-
-    @classmethod
-    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return frozenset()
 
     def cache(self) -> TranslatedCache:
         return TranslatedCache(self._inner.cache(), self._shared)
@@ -181,7 +187,7 @@ class TranslatedCache(Cache):
         begin = self._ends[-1] if self._ends else 0
         read: list[int] = []
         for token in window.tokens.tolist():
-            read += self._shared.reads[token]
+            read += self._shared.read(token)
             self._ends.append(begin + len(read))
         ends = torch.tensor(self._ends[len(self._ends) - window.rows :]) - begin - 1
         first = int(ends[0]) if window.rows else len(read)
@@ -189,7 +195,7 @@ class TranslatedCache(Cache):
         places = torch.arange(begin, begin + len(read), device=device)
         tokens = torch.tensor(read, device=device)
         rows = self._inner.extend(Window(tokens, places, begin, None, len(read) - first))
-        logits = rows.logits.new_full((window.rows, self._shared.size), float("-inf"))
+        logits = rows.logits.new_full((window.rows, len(self._shared.texts)), float("-inf"))
         if window.rows:
             logits[:, self._shared.target] = rows.logits[(ends - first).to(device)][:, self._shared.own]
         return Rows(logits)

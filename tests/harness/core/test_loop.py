@@ -21,7 +21,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.core.step_rows import PassTally, _ranks
+from stridebench.harness.core.step_rows import PassTally, accepted_ranks
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 from stridebench.harness.machine.noise import Waited
@@ -657,5 +657,5 @@ def test_stages_are_summed_over_a_decode_by_name() -> None:
 def test_ranks_count_earlier_siblings_of_each_accepted_node_without_repeats() -> None:
     draft = Draft(torch.tensor([5, 5, 6, 7]), parents=torch.tensor([-1, -1, -1, 2]))
     read = HostAcceptance((2, 3), 0, 0.0)
-    assert _ranks(draft, read) == (2, 0) and _ranks(replace(draft, parents=None), read) == ()
-    assert _ranks(replace(draft, repeats=torch.tensor([False, True, False, False])), read) == (1, 0)
+    assert accepted_ranks(draft, read) == (2, 0) and accepted_ranks(replace(draft, parents=None), read) == ()
+    assert accepted_ranks(replace(draft, repeats=torch.tensor([False, True, False, False])), read) == (1, 0)

@@ -90,8 +90,8 @@ def test_a_component_of_the_same_guidance_is_preferred(tmp_path: Path, monkeypat
         folder = discover.trained(f"eagle1-{backbone}")
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
-    found = [discover.find_component("eagle1", b) for b in ("b", "b:guidance=3.0", "b:guidance=2.0,weights=int4")]
-    assert found == [discover.trained(f"eagle1-{name}") for name in ("b", "b:guidance=3.0", "b")]
+    folders = [discover.find_component("eagle1", b) for b in ("b", "b:guidance=3.0", "b:guidance=2.0,weights=int4")]
+    assert folders == [discover.trained(f"eagle1-{name}") for name in ("b", "b:guidance=3.0", "b")]
 
 
 class TestSchedules:

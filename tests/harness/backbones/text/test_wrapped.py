@@ -20,9 +20,9 @@ from stridebench.harness.plan import presets
 from stridebench.methods.specinfer import SpecInfer
 
 TARGET, DRAFTER = Tabular("target", {"vocabulary": 3}), Tabular("drafter", {"vocabulary": 5, "seed": 7})
-READS = ((0,), (4, 2, 1), (3, 0))
-SHARED = Intersection(torch.tensor([0, 3]), torch.tensor([0, 2]), READS, 3)
-"""Id 1 of the target is three ids of the drafter, and id 2 is two, of which only the first is its own token."""
+TEXTS = {"b": [9, 9, 4, 4, 2, 1]}
+SHARED = Intersection(torch.tensor([0, 3]), torch.tensor([0, 2]), "abc", TEXTS.__getitem__, {0: (0,), 2: (3, 0)})
+"""Id 1 of the target is four ids of the drafter, the last of six. Id 2 is two, of which the first is its own token."""
 
 
 def rows(cache: Cache, tokens: Sequence[int], start: int, count: int) -> Tensor:
@@ -32,7 +32,8 @@ def rows(cache: Cache, tokens: Sequence[int], start: int, count: int) -> Tensor:
 
 def test_the_shared_tokens_are_those_with_the_same_text() -> None:
     shared = Intersection.of(DRAFTER, TARGET)
-    assert (shared.own.tolist(), shared.target.tolist(), shared.reads) == ([0, 1], [0, 1], ((0,), (1,), (0,)))
+    assert (shared.own.tolist(), shared.target.tolist()) == ([0, 1], [0, 1])
+    assert [list(shared.read(token)) for token in range(3)] == [[0], [1], [0]]
 
 
 def test_of_several_ids_with_one_text_the_first_one_stands_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,7 @@ def test_without_a_shared_token_there_is_no_drafter(monkeypatch: pytest.MonkeyPa
 def test_logits_are_those_behind_the_last_id_of_a_token_at_the_shared_ids() -> None:
     cache = TranslatedCache(DRAFTER.cache(), SHARED)
     logits = torch.cat([rows(cache, (0, 1), 0, 1), rows(cache, (2, 0), 2, 2)])
-    own = rows(DRAFTER.cache(), (0, 4, 2, 1, 3, 0, 0), 0, 7)[[3, 5, 6]]
+    own = rows(DRAFTER.cache(), (0, 4, 4, 2, 1, 3, 0, 0), 0, 8)[[4, 6, 7]]
     assert torch.equal(logits[:, [0, 2]], own[:, [0, 3]])
     assert torch.isneginf(logits[:, 1]).all()
 
