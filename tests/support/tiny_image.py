@@ -44,9 +44,9 @@ class Tiny:
 
 
 def request(settings: dict[str, Any], **parts: Path) -> PictureRequest:
-    """What a family loads from, in fp32 on the CPU."""
+    """What a family loads from, in torch's default type on the CPU."""
     named = {key: Path(f"{key}.pt") for key in ("model", "vq", "gpt", "tok", "text")}
-    return PictureRequest("tiny", {**named, **parts}, settings, torch.float32, "cpu")
+    return PictureRequest("tiny", {**named, **parts}, settings, torch.get_default_dtype(), "cpu")
 
 
 def backbone(model: Model, guidance: float) -> RealImage:
