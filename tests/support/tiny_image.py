@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ def request(settings: dict[str, Any], **parts: Path) -> PictureRequest:
 
 def backbone(model: Model, guidance: float) -> RealImage:
     """The adapter around a model."""
-    identity = Identity("tiny", "fp32", "cpu", capabilities(model, guidance), "0" * 64)
+    dtype = "fp64" if torch.get_default_dtype() == torch.float64 else "fp32"
+    identity = Identity("tiny", dtype, "cpu", capabilities(model, guidance), "0" * 64)
     return RealImage(identity, model)
 
 
@@ -114,3 +115,10 @@ MAKERS: dict[str, Callable[[float, Path], Tiny]] = {
     "simplear": simplear,
     "tar": lambda scale, folder: llamagen(scale, "tar"),
 }
+
+
+def in_fp64(name: str, guidance: float, folder: Path) -> Iterator[Tiny]:
+    """Yield a model of MAKERS in fp64, which is torch's default type meanwhile: rounding depends on the processor."""
+    torch.set_default_dtype(torch.float64)
+    yield MAKERS[name](guidance, folder)
+    torch.set_default_dtype(torch.float32)

@@ -28,11 +28,10 @@ from stridebench.methods.drafters.heads.net import Config, Heads
 from tests.support.caches import acceptance
 from tests.support.caches import session as open_session
 from tests.support.feature_toys import folder_for
-from tests.support.tiny_image import MAKERS, Tiny
+from tests.support.tiny_image import MAKERS, Tiny, in_fp64
 
 SCALE = 3.0
 NEAR = 1e-11
-"""In fp64, because rounding in fp32 depends on the processor's kernels."""
 TAPS = (0, 1, -1)
 PRESETS = sorted(name for name, spec in presets.by_name().items() if spec.adapter == "real_image")
 
@@ -61,9 +60,7 @@ class Unpacked:
 
 @pytest.fixture(params=sorted(MAKERS))
 def tiny(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tiny]:
-    torch.set_default_dtype(torch.float64)
-    yield MAKERS[request.param](SCALE, tmp_path)
-    torch.set_default_dtype(torch.float32)
+    yield from in_fp64(request.param, SCALE, tmp_path)
 
 
 def sessions(tiny: Tiny) -> list[Session]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from tests.support import tiny_image
 from tests.support.caches import feed, feed_windows
 from tests.support.caches import session as open_session
 from tests.support.layouts import layout
-from tests.support.tiny_image import CODES, MAKERS, Tiny
+from tests.support.tiny_image import CODES, MAKERS, Tiny, in_fp64
 
-NEAR = 1e-4
+NEAR, FP64 = 1e-4, 1e-11
 REQUIREMENTS = {
     Requirement.TREE_MASK,
     Requirement.DRAFTER,
@@ -51,6 +51,11 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return MAKERS[request.param](SCALE, tmp_path_factory.mktemp("parts"))
 
 
+@pytest.fixture(params=sorted(MAKERS))
+def tiny_fp64(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tiny]:
+    yield from in_fp64(request.param, SCALE, tmp_path)
+
+
 def grid_of(tiny: Tiny) -> Grid:
     grid = tiny.backbone.capabilities.grid
     assert grid is not None
@@ -65,11 +70,11 @@ def drawn(tiny: Tiny, count: int, seed: int = 0) -> list[int]:
     return [pick if token is None else token for pick, token in zip(picks, forced, strict=True)]
 
 
-def same(logits: Tensor, expected: Tensor) -> None:
+def same(logits: Tensor, expected: Tensor, near: float) -> None:
     """Equal but for rounding, -inf at the same ids."""
     impossible = torch.isinf(expected)
     assert torch.equal(impossible, torch.isinf(logits)) and not impossible.all(1).any()
-    torch.testing.assert_close(logits[~impossible], expected[~impossible], rtol=0, atol=NEAR)
+    torch.testing.assert_close(logits[~impossible], expected[~impossible], rtol=0, atol=near)
 
 
 def session(tiny: Tiny, tokens: list[int] | None = None) -> Session:
@@ -86,7 +91,8 @@ def test_capabilities(tiny: Tiny) -> None:
     assert sorted(codes[codes >= 0].tolist()) == list(range(len(tiny.backbone.codebook)))
 
 
-def test_a_window_equals_single_tokens(tiny: Tiny) -> None:
+def test_a_window_equals_single_tokens(tiny_fp64: Tiny) -> None:
+    tiny = tiny_fp64
     encoded = tiny.backbone.open(tiny.prompt)
     prompt, picture = len(encoded.tokens), drawn(tiny, 16)
     tokens = [*encoded.tokens, *picture]
@@ -94,12 +100,13 @@ def test_a_window_equals_single_tokens(tiny: Tiny) -> None:
     single, window = encoded.cache(), encoded.cache()
     one = feed_windows(single, tokens, range(len(tokens)))
     many = feed_windows(window, tokens, [0, prompt, prompt + 3])
-    same(many[prompt - 1 :], one[prompt - 1 :])
+    same(many[prompt - 1 :], one[prompt - 1 :], FP64)
 
 
-def test_guidance_is_two_separate_passes_mixed(tiny: Tiny) -> None:
+def test_guidance_is_two_separate_passes_mixed(tiny_fp64: Tiny) -> None:
+    tiny = tiny_fp64
     model = tiny.backbone._model
-    reading, masks = model.read(model.net, tiny.prompt), Masks(model.context, torch.float32, torch.device("cpu"))
+    reading, masks = model.read(model.net, tiny.prompt), Masks(model.context, torch.float64, torch.device("cpu"))
     picture = drawn(tiny, 8)
     branches = []
     for net, prompt in ((reading.net, reading.tokens), (reading.other, reading.negative)):
@@ -113,7 +120,7 @@ def test_guidance_is_two_separate_passes_mixed(tiny: Tiny) -> None:
         forced = grid.forced(place)
         open_ids = allowed.nonzero()[:, 0] if forced is None else torch.tensor([forced])
         assert torch.isinf(row).sum() == len(row) - len(open_ids)
-        torch.testing.assert_close(row[open_ids], mixed[place, open_ids], rtol=0, atol=NEAR)
+        torch.testing.assert_close(row[open_ids], mixed[place, open_ids], rtol=0, atol=FP64)
 
 
 def greedy(tiny: Tiny) -> list[int]:
@@ -361,6 +368,7 @@ def test_loading_keeps_the_weights(tmp_path: Path) -> None:
     same(
         feed(loaded.open(tiny.prompt).cache(), tokens, 0)[-6:],
         feed(tiny.backbone.open(tiny.prompt).cache(), tokens, 0)[-6:],
+        NEAR,
     )
     pictures = [backbone.decode(drawn(tiny, grid_of(tiny).length)) for backbone in (loaded, tiny.backbone)]
     assert np.array_equal(pictures[0].pixels, pictures[1].pixels)

@@ -18,6 +18,7 @@ from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import load_recipes
 from stridebench.harness.errors import DataMissing, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import METHODS, RECIPES
@@ -283,6 +284,7 @@ class TestTraining:
         assert float(model.denoised(0, np.random.default_rng(0))) == pytest.approx(loss, rel=1e-5)
 
     def test_the_recipe_is_named_after_its_backbone(self) -> None:
+        load_recipes()
         recipe = RECIPES.get("cross-regression-whisper-base")
         assert (recipe.kind, recipe.backbone, recipe.hop) == ("adapter", "whisper-base", 4)
 
