@@ -94,23 +94,31 @@ NAMED = 4
 
 
 def conclusions(frame: pd.DataFrame) -> list[str]:
-    """Return three sentences about the methods of a summary, or none if no method has a speed-up."""
+    """Return sentences about the methods of a summary, or none if no method has a speed-up.
+
+    They say which exact methods are faster, which are broken, what approximate ones lose, and what was not shown.
+    """
     settings = list(groups(frame))
     if not settings:
         return []
-    return [_pays(settings), *_costs(settings), _not_shown(frame, settings)]
+    return [_pays(settings), *_broken(settings), *_costs(settings), _not_shown(frame, settings)]
 
 
 def _pays(settings: list[RankedGroup]) -> str:
     cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "exact"]
     faster = [(group, row) for group, row in cells if gains(row)]
     best = list({id(group): (group, row) for group, row in reversed(faster)}.values())[::-1]
+    if not cells:
+        return "No method is proved exact here."
     if not faster:
-        return (
-            f"Exact methods: none of {len(cells)} is shown to be faster here." if cells else "No method is exact here."
-        )
+        return f"Exact methods: none of {len(cells)} is shown to be faster here."
     names = _listed([f"{row['label']} {_factor(row)} ({group.short})" for group, row in best])
     return f"Exact and faster, {len(faster)} of {len(cells)} cells; the fastest of each setting: {names}."
+
+
+def _broken(settings: list[RankedGroup]) -> list[str]:
+    names = [str(row["label"]) for group in settings for row in group.rows() if row["verdict"] == "broken"]
+    return [f"Broken, so that their speed-ups say nothing: {_listed(list(dict.fromkeys(names)))}."] if names else []
 
 
 def _costs(settings: list[RankedGroup]) -> list[str]:
@@ -132,6 +140,8 @@ def _not_shown(frame: pd.DataFrame, settings: list[RankedGroup]) -> str:
         parts.append(
             f"whether {_listed(list(dict.fromkeys(unclear)))} {'is' if len(set(unclear)) == 1 else 'are'} faster"
         )
+    if unverified := sum(row["verdict"] == "unverified" for row in rows):
+        parts.append(f"whether {unverified} unverified cell{' is' if unverified == 1 else 's are'} exact")
     sampled = [row for row in rows if row["verdict"] == "exact" and row["temperature"]]
     seen = [row["audit_visible_tv"] for row in sampled if is_measured(row, "audit_visible_tv")]
     if blind := len(sampled) - len(seen):
@@ -147,7 +157,7 @@ def _not_shown(frame: pd.DataFrame, settings: list[RankedGroup]) -> str:
         parts.append(f"intervals for {_listed(few)}, of fewer than {FEWEST} prompts")
     failed = int(frame["n_failed"].fillna(0).sum())
     skipped = int((frame["status"] != "done").sum())
-    parts += [f"{failed} failed samples"] if failed else []
+    parts += [f"{failed} samples that failed or whose output is malformed"] if failed else []
     parts += [f"{skipped} cells that were skipped or not finished"] if skipped else []
     return f"Not shown: {'; '.join(parts)}." if parts else "Every speed-up has an interval that leaves out 1."
 

@@ -80,7 +80,14 @@ def test_three_sentences_say_what_pays_what_it_costs_and_what_was_not_shown(smal
 def test_a_run_without_intervals_or_with_failures_says_so(small: pd.DataFrame) -> None:
     few = small.assign(speedup_n=3, n_failed=1, speedup_low=float("nan"), speedup_high=float("nan"))
     unseen = conclusions(few)[-1]
-    assert "intervals for m, t, T = 1, of fewer than 6 prompts" in unseen and "7 failed samples" in unseen
+    assert "intervals for m, t, T = 1, of fewer than 6 prompts" in unseen and "7 samples that failed or" in unseen
+
+
+def test_broken_and_unverified_cells_are_named(small: pd.DataFrame) -> None:
+    verdicts = small["verdict"].where(small["label"] != "fast", "broken").replace("exact", "unverified")
+    pays, broken, _, unseen = conclusions(small.assign(verdict=verdicts))
+    assert pays == "No method is proved exact here." and broken.endswith("say nothing: fast.")
+    assert "whether 2 unverified cells are exact" in unseen
 
 
 def test_the_picture_repeats_byte_for_byte_and_a_column_is_narrow(small: pd.DataFrame, tmp_path: Path) -> None:
