@@ -120,5 +120,7 @@ MAKERS: dict[str, Callable[[float, Path], Tiny]] = {
 def in_fp64(name: str, guidance: float, folder: Path) -> Iterator[Tiny]:
     """Yield a model of MAKERS in fp64, which is torch's default type meanwhile: rounding depends on the processor."""
     torch.set_default_dtype(torch.float64)
-    yield MAKERS[name](guidance, folder)
-    torch.set_default_dtype(torch.float32)
+    try:
+        yield MAKERS[name](guidance, folder)
+    finally:
+        torch.set_default_dtype(torch.float32)
