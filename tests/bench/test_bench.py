@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from tests.bench import __main__ as runner
 from tests.bench import decoding, gpu, growth, large, reading, startup, timing
 from tests.bench.timing import Row, Settings, compare, in_turn
 
-SMALL = Settings(backbone="embedded-code", pairs=1, tokens=8, threads=1)
+SMALL = Settings(backbone="embedded-code", pairs=1, tokens=8, threads=1, seconds=math.inf)
 CONTINUATION = ("run", "--task", "{name: continuation, limit: 1}", "-t", "0")
 
 
