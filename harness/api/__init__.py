@@ -6,7 +6,8 @@
 
 ``run`` decodes, ``open_run`` and ``open_runs`` read finished runs, ``query`` answers SQL over them, ``verify`` proves
 that methods are exact, ``audit`` bets against the tokens of a run or of a file, ``gate`` tests a run against a
-baseline, ``compare`` compares runs, and ``list_methods`` names all methods. The verbs of the command line call the
+baseline, ``compare`` compares runs, and ``list_methods`` names all methods. ``sampler`` marks a function for
+`stride verify FILE.py`. The verbs of the command line call the
 same functions, and continue a run that was started here.
 
 This folder is installed as the package ``stridebench``; ``harness``, ``methods``, ``tasks`` and ``reports`` are
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from stridebench.harness.errors import StrideError as StrideError
     from stridebench.harness.errors import UsageError as UsageError
     from stridebench.harness.errors import WeightsError as WeightsError
+    from stridebench.harness.proof.samplers import sampler as sampler
     from stridebench.running import run as run
     from stridebench.stored_run import StoredRun as StoredRun
     from stridebench.stored_run import open_run as open_run
@@ -41,6 +43,7 @@ _HOMES = {
     "gating": ("compare", "gate"),
     "harness": ("__version__",),
     "harness.errors": ("RunIncomplete", "StoreError", "StrideError", "UsageError", "WeightsError"),
+    "harness.proof.samplers": ("sampler",),
     "running": ("run",),
     "stored_run": ("StoredRun", "open_run", "open_runs", "query"),
 }

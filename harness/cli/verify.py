@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -40,8 +38,8 @@ def command(**options: Any) -> None:
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
     Laws are kept in the cache. They are enumerated again when a file that they rest on has changed.
     Random cases vary the prompt, the vocabulary, the length, the sampling and the batch; equal seeds give equal cases.
-    FILE.py, or each file of a folder, wraps a sampler of another project, which is enumerated over all drafts and draws
-    of a cycle: see `stride new verifier --help`.
+    The functions of FILE.py that @stridebench.sampler marks, or of all files of a folder, are samplers of other
+    projects; each is enumerated over all drafts and draws of a cycle: see `stride new verifier --help`.
     Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
     \b
@@ -72,7 +70,4 @@ def _samplers(files: list[str], options: dict[str, Any]) -> None:
         raise UsageError(f"{others[0]} does not go with the file {files[0]}; verify files alone, or with --json")
     from stridebench.harness.cli.verifying import verify_samplers
 
-    places = [
-        [str(path) for path in sorted(Path(name).glob("*.py"))] if Path(name).is_dir() else [name] for name in files
-    ]
-    verify_samplers(list(itertools.chain(*places)), options["as_json"])
+    verify_samplers(files, options["as_json"])

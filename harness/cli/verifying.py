@@ -31,7 +31,7 @@ from stridebench.harness.proof.prove import EXACT, BugRow, ProofRow, SettingRow
 from stridebench.harness.proof.random_cases import Tried, try_random
 from stridebench.harness.proof.sampler_proof import EXACT as SAMPLER_EXACT
 from stridebench.harness.proof.sampler_proof import ROUNDED, SamplerRow, prove_sampler
-from stridebench.harness.proof.samplers import read_sampler
+from stridebench.harness.proof.samplers import read_samplers
 from stridebench.reports import text_table
 
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
@@ -207,7 +207,7 @@ def _show(rows: Sequence[ProofRow], bugs: Sequence[BugRow], floor: FloorRow) -> 
 
 def verify_samplers(targets: Sequence[str], as_json: bool) -> None:
     """Prove samplers of other projects, and print a row each, as soon as all are read."""
-    samplers = [read_sampler(target) for target in targets]
+    samplers = [sampler for target in targets for sampler in read_samplers(target)]
     rows = [prove_sampler(sampler) for sampler in samplers]
     if as_json:
         emit([asdict(row) for row in rows])

@@ -8,7 +8,7 @@ import math
 import random
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError, StrideError, UsageError
 
 Tokens = tuple[int, ...]
 Request = tuple[float, ...] | None
@@ -93,6 +93,15 @@ class Sampler:
     arrays: str = "numpy"
     about: str = ""
 
+    def __post_init__(self) -> None:
+        if self.arrays not in ("numpy", "torch"):
+            raise UsageError(f"{self.name}: arrays is {self.arrays!r}; it is numpy or torch")
+        if not 1 <= len(self.tree) <= 4 or any(not -1 <= parent < node for node, parent in enumerate(self.tree)):
+            raise UsageError(
+                f"{self.name}: the draft has the parents {self.tree}; give 1 to 4 tokens, each behind its parent, "
+                f"and -1 for those behind the prompt"
+            )
+
     @cached_property
     def tree(self) -> Tokens:
         """The parent of each drafted token, of a chain too."""
@@ -107,43 +116,58 @@ class Sampler:
         return torch.tensor(np.asarray(values))
 
 
-def read_sampler(target: str) -> Sampler:
-    """Read ``FILE.py`` or ``FILE.py:FUNCTION``.
+def sampler(**settings: Any) -> Callable[[Callable[..., Any]], Sampler]:
+    """Mark a function of a file as a sampler to prove, with the settings of `Sampler`; its docstring says what it is.
 
-    The names PARENTS, DRAFTS, DISTINCT and ARRAYS of the file and its function ``propose`` are optional.
+        @sampler(drafts=3)
+        def my_rule(tokens, q, p, draws): ...
 
     Raises:
-        UsageError: there is no such file or function, it cannot be imported, or a name has another type.
+        UsageError: the settings describe no draft of 1 to 4 tokens.
+        TypeError: a setting has another name.
     """
-    text, _, function = target.partition(".py:")
-    path = Path(f"{text}.py" if function else text)
-    function = function or "verify"
+
+    def marked(verify: Callable[..., Any]) -> Sampler:
+        about = (verify.__doc__ or "").strip().partition("\n")[0]
+        return Sampler(verify.__name__, verify, about=about, **settings)
+
+    return marked
+
+
+def read_samplers(target: str) -> Iterator[Sampler]:
+    """Yield the samplers of ``FILE.py``, of each file of ``FOLDER``, or the one of ``FILE.py:FUNCTION``.
+
+    A function that is named here needs no mark: it is proved on chains of two drafts.
+
+    Raises:
+        UsageError: there is no such file or function, it cannot be imported, or no function of it is marked.
+    """
+    if Path(target).is_dir():
+        for path in sorted(Path(target).glob("*.py")):
+            yield from read_samplers(str(path))
+        return
+    text, _, name = target.partition(".py:")
+    path = Path(f"{text}.py" if name else text)
     if not path.is_file():
         raise UsageError(f"there is no file of a sampler at {path}; write one with: stride new verifier NAME")
     sys.path.append(str(path.parent.resolve()))  # a wrapper imports what lies beside it
     try:
         names = runpy.run_path(str(path))
+    except StrideError:
+        raise
     except Exception as error:
         raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    if not callable(names.get(function)):
-        known = ", ".join(name for name, value in names.items() if inspect.isfunction(value)) or "none"
-        raise UsageError(f"{path} has no function {function}; its functions: {known}")
-    parents = names.get("PARENTS")
-    sampler = Sampler(
-        path.stem if function == "verify" else function,
-        names[function],
-        names.get("propose"),
-        None if parents is None else tuple(parents),
-        names.get("DRAFTS", 2),
-        bool(names.get("DISTINCT", False)),
-        names.get("ARRAYS", "numpy"),
-        (names.get("__doc__") or "").strip().partition("\n")[0],
-    )
-    if sampler.arrays not in ("numpy", "torch"):
-        raise UsageError(f"{path}: ARRAYS is {sampler.arrays!r}; it is numpy or torch")
-    if not 1 <= len(sampler.tree) <= 4 or any(not -1 <= parent < node for node, parent in enumerate(sampler.tree)):
-        raise UsageError(
-            f"{path}: the draft has the parents {sampler.tree}; give 1 to 4 tokens, each behind its parent, "
-            f"and -1 for those behind the prompt"
+    samplers = {key: value for key, value in names.items() if isinstance(value, Sampler)}
+    if not name and samplers:
+        yield from samplers.values()
+    elif name in samplers:
+        yield samplers[name]
+    elif inspect.isfunction(names.get(name)):
+        yield Sampler(name, names[name])
+    else:
+        functions = [key for key, value in names.items() if inspect.isfunction(value) and value is not sampler]
+        known = ", ".join([*samplers, *functions]) or "none"
+        asked = (
+            f"no function {name}" if name else "no function that @sampler() marks; mark one, or name it: FILE.py:NAME"
         )
-    return sampler
+        raise UsageError(f"{path} has {asked}; its functions: {known}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.proof.sampler_proof import FAULTS, measure, models, prove_sampler
-from stridebench.harness.proof.samplers import read_sampler
+from stridebench.harness.proof.samplers import read_samplers
 from tests.support.cli import refused, stride
 
 ROOT = Path(__file__).resolve().parents[3]
-SAMPLERS = sorted((ROOT / "examples" / "samplers").glob("*.py"))
+SAMPLERS = {one.name: one for one in read_samplers(str(ROOT / "examples" / "samplers"))}
 EXACT = {
     "eagle_tree",
     "mlx_equal",
@@ -27,8 +28,9 @@ EXACT = {
 }
 TOKEN = """
 import numpy as np
-{names}
-def verify(tokens, q, p, draws):
+from stridebench import sampler
+@sampler({settings})
+def rejection(tokens, q, p, draws):
     for k, token in enumerate(tokens):
         if not draws.coin(p[k, token] / q[k, token]):
             return [*tokens[:k], draws.token(np.maximum(p[k] - q[k], 0))]
@@ -36,8 +38,9 @@ def verify(tokens, q, p, draws):
 """
 UNIFORM = """
 import torch
-ARRAYS, DRAFTS = "torch", 2
-def verify(x, q, p, draws):
+from stridebench import sampler
+@sampler(arrays="torch", drafts=1)
+def uniform(x, q, p, draws):
     refused = (draws.uniforms(len(x)) > p[range(len(x)), x] / q[range(len(x)), x]).nonzero()
     n = int(refused[0]) if len(refused) else len(x)
     row = (p[n] - q[n]).clamp_min(0) if n < len(x) else p[n]
@@ -45,10 +48,16 @@ def verify(x, q, p, draws):
 """
 
 
-@pytest.mark.parametrize("path", SAMPLERS, ids=lambda path: path.stem)
-def test_public_samplers_get_the_verdicts_of_the_page(path):
-    row = prove_sampler(read_sampler(str(path)))
-    assert (row.verdict == "exact") == (path.stem in EXACT)
+@pytest.fixture(scope="module")
+def proved():
+    """Return a function that proves a public sampler, once."""
+    return functools.cache(lambda name: prove_sampler(SAMPLERS[name]))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_public_samplers_get_the_verdicts_of_the_page(proved, name):
+    row = proved(name)
+    assert (row.verdict == "exact") == (name in EXACT)
     assert all(seen is not False for seen in row.faults.values())
     page = (ROOT / "docs" / "samplers.md").read_text(encoding="utf-8")
     assert f"| {row.sampler} | {row.verdict} | {_rounded(row.total_variation)} |" in page
@@ -58,19 +67,18 @@ def _rounded(variation: float) -> str:
     return f"{variation:.1g}" if variation > 1e-9 else "0"
 
 
-def test_more_than_block_verification_accepts_is_an_alarm():
-    rows = {
-        path.stem: prove_sampler(read_sampler(str(path))) for path in SAMPLERS if path.stem in ("hsd", "vllm_block")
-    }
-    assert rows["hsd"].alarm and not rows["vllm_block"].alarm
-    assert rows["vllm_block"].accepted == pytest.approx(rows["vllm_block"].block)
+def test_more_than_block_verification_accepts_is_an_alarm(proved):
+    assert proved("hsd").alarm and not proved("vllm_block").alarm
+    assert proved("vllm_block").accepted == pytest.approx(proved("vllm_block").block)
 
 
 def test_uniform_numbers_are_cut_into_the_pieces_that_the_function_makes(tmp_path):
     (tmp_path / "uniform.py").write_text(UNIFORM)
-    (tmp_path / "coins.py").write_text(TOKEN.format(names=""))
-    model = next(models(3, 3))
-    uniform, coins = (measure(read_sampler(str(tmp_path / f"{name}.py")), model, 3) for name in ("uniform", "coins"))
+    (tmp_path / "coins.py").write_text(TOKEN.format(settings="drafts=1"))
+    model = next(models(3, 2))
+    uniform, coins = (
+        measure(one, model, 3) for name in ("uniform", "coins") for one in read_samplers(str(tmp_path / f"{name}.py"))
+    )
     assert uniform.total_variation < 1e-9
     assert uniform.accepted == pytest.approx(coins.accepted, abs=1e-9)
 
@@ -103,22 +111,27 @@ def test_models_are_distributions_and_faults_change_their_arguments():
 def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
     (tmp_path / "broken.py").write_text(f"def verify(tokens, q, p, draws):\n    {body}\nCALLS = []\n")
     with pytest.raises(ContractError, match=re.escape(message)):
-        prove_sampler(read_sampler(str(tmp_path / "broken.py")))
+        prove_sampler(*read_samplers(f"{tmp_path / 'broken.py'}:verify"))
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("text", "message"),
     [
-        ("PARENTS = (0, 0)", "each behind its parent"),
-        ("DRAFTS = 9", "1 to 4 tokens"),
-        ("ARRAYS = 'jax'", "numpy or torch"),
+        (
+            TOKEN.format(settings="parents=(0, 0)"),
+            "rejection: the draft has the parents (0, 0); give 1 to 4 tokens, each",
+        ),
+        (TOKEN.format(settings="drafts=9"), "give 1 to 4 tokens"),
+        (TOKEN.format(settings="arrays='jax'"), "numpy or torch"),
+        (TOKEN.format(settings="draft=3"), "cannot be imported: TypeError"),
         ("import nowhere", "cannot be imported: ModuleNotFoundError"),
+        ("def rule(tokens, q, p, draws): ...", "no function that @sampler() marks; mark one"),
     ],
 )
-def test_a_file_that_cannot_be_proved_is_refused(tmp_path, names, message):
-    (tmp_path / "refused.py").write_text(TOKEN.format(names=names))
+def test_a_file_that_cannot_be_proved_is_refused(tmp_path, text, message):
+    (tmp_path / "refused.py").write_text(text)
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_sampler(str(tmp_path / "refused.py"))
+        list(read_samplers(str(tmp_path / "refused.py")))
 
 
 def test_a_new_verifier_is_written_proved_and_told_apart_from_methods(tmp_path, monkeypatch):
@@ -129,6 +142,6 @@ def test_a_new_verifier_is_written_proved_and_told_apart_from_methods(tmp_path, 
     assert [row["verdict"] for row in json.loads(shown.out)] == ["exact"]
     assert "is there already" in refused("new", "verifier", "mine")
     assert "does not go with the file" in refused("verify", "mine.py", "sjd")
-    assert "its functions: verify" in refused("verify", "mine.py:other")
-    (tmp_path / "mine.py").write_text(TOKEN.format(names="").replace("p[k] - q[k]", "p[k]"))
+    assert "its functions: mine" in refused("verify", "mine.py:other")
+    (tmp_path / "mine.py").write_text(TOKEN.format(settings="").replace("p[k] - q[k]", "p[k]"))
     assert stride("verify", "mine.py").code == 1
