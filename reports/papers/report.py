@@ -18,20 +18,25 @@ from stridebench.harness.record.entries import ReportEntry
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import REPORTS
 from stridebench.reports.finished_cell import FinishedCell
-from stridebench.reports.papers import cost, cross_regression, user_questions
-from stridebench.reports.papers.adt_tree import figures as adt_tree_figures
-from stridebench.reports.papers.adt_tree import tables as adt_tree
+from stridebench.reports.papers import (
+    adt_tree_figures,
+    adt_tree_tables,
+    cost,
+    cross_regression,
+    mulo_sd_pareto,
+    mulo_sd_stages,
+    sjdpp_figures,
+    sjdpp_maps,
+    user_questions,
+    xspecmesh_facts,
+    xspecmesh_figures,
+)
 from stridebench.reports.papers.charts import draw_chart, fill_sheet
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
 from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
 from stridebench.reports.papers.measured import MeasuredRun, measured
-from stridebench.reports.papers.mulo_sd import pareto, stages
 from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
 from stridebench.reports.papers.paper_items import Item, items
-from stridebench.reports.papers.sjdpp import figures as sjdpp_figures
-from stridebench.reports.papers.sjdpp import maps
-from stridebench.reports.papers.xspecmesh import facts as xspecmesh
-from stridebench.reports.papers.xspecmesh import figures as xspecmesh_figures
 from stridebench.reports.pareto import STYLE
 from stridebench.reports.text_table import UNMEASURED, TextTable, markdown_lines, print_table
 
@@ -39,7 +44,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SHOWN = (sjdpp_figures, maps, pareto, stages, adt_tree_figures, xspecmesh_figures, user_questions)
+SHOWN = (
+    sjdpp_figures,
+    sjdpp_maps,
+    mulo_sd_pareto,
+    mulo_sd_stages,
+    adt_tree_figures,
+    xspecmesh_figures,
+    user_questions,
+)
 """Modules whose import registers their tables and figures."""
 for paper in papers().values():
     FIGURES.update({name: partial(draw_chart, chart) for name, chart in paper.charts.items()})
@@ -47,8 +60,8 @@ for paper in papers().values():
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,
-    "adt_tree": adt_tree.FACTS,
-    "xspecmesh": xspecmesh.FACTS,
+    "adt_tree": adt_tree_tables.FACTS,
+    "xspecmesh": xspecmesh_facts.FACTS,
     "cross_regression": cross_regression.FACTS,
 }
 LEGEND = (

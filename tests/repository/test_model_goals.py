@@ -27,7 +27,7 @@ from stridebench.harness.errors import OutputError
 from stridebench.harness.plan import presets
 from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.registry import METHODS
-from stridebench.reports.papers.xspecmesh.facts import MARGIN
+from stridebench.reports.papers.xspecmesh_facts import MARGIN
 from stridebench.tasks.emoji_scenes import EmojiScenes
 from stridebench.tasks.shapes import Shapes
 

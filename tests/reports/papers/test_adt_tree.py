@@ -18,8 +18,9 @@ from stridebench.harness.plan import resolve
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
+from stridebench.reports.papers import adt_tree_figures as figures
+from stridebench.reports.papers import adt_tree_tables as tables
 from stridebench.reports.papers import report
-from stridebench.reports.papers.adt_tree import figures, tables
 from stridebench.reports.papers.measured import MeasuredRun, fits
 from stridebench.reports.papers.paper_files import papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable

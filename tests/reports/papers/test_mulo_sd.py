@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from stridebench.harness.record.metrics import totals
+from stridebench.reports.papers import mulo_sd_stages as stages
 from stridebench.reports.papers import report
-from stridebench.reports.papers.mulo_sd import stages
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import assert_page, paper_run, picture, run_of, stored, with_pictures
 

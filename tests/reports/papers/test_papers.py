@@ -20,10 +20,10 @@ from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
 from stridebench.reports.papers import drawing, engine, paper_files, report
+from stridebench.reports.papers import sjdpp_maps as maps
 from stridebench.reports.papers.drawing import legend
 from stridebench.reports.papers.measured import measured, scorer_notes
 from stridebench.reports.papers.paper_files import model_name
-from stridebench.reports.papers.sjdpp import maps
 from stridebench.reports.text_table import UNMEASURED
 from tests import paper_settings
 from tests.paper_settings import Setting, settings

@@ -7,7 +7,7 @@ import pytest
 from stridebench.harness.plan import resolve
 from stridebench.harness.record.metrics import METRICS as FIGURES
 from stridebench.harness.record.metrics import totals, value
-from stridebench.reports.papers.sjdpp.figures import break_even
+from stridebench.reports.papers.sjdpp_figures import break_even
 from stridebench.reports.summary import summarise
 from stridebench.reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from stridebench.harness.record import stats
 from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import GridEntry
-from stridebench.reports.papers.adt_tree.tables import FIXED, gains
+from stridebench.reports.papers.adt_tree_tables import FIXED, gains
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import (
     Ints,

@@ -21,7 +21,7 @@ from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import figure
 from stridebench.reports.papers.measured import MeasuredRun, decoded, fits
 from stridebench.reports.papers.paper_files import published
-from stridebench.reports.papers.xspecmesh.facts import Setting, settings
+from stridebench.reports.papers.xspecmesh_facts import Setting, settings
 
 if TYPE_CHECKING:
     import pandas as pd

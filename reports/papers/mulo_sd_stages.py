@@ -17,7 +17,7 @@ from stridebench.harness.record.cell_files import SealedCell
 from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers.drawing import COLOURS, figure, legend, sheet, side_by_side
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, counted, plain
-from stridebench.reports.papers.mulo_sd.pareto import SweepLine, option, radii, ratios, timed
+from stridebench.reports.papers.mulo_sd_pareto import SweepLine, option, radii, ratios, timed
 from stridebench.reports.papers.paper_files import printed, published
 from stridebench.reports.text_table import UNMEASURED, TextTable, measured_text, number
 
