@@ -8,14 +8,14 @@ Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft
+from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft, ExpectedSteps
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
@@ -26,13 +26,26 @@ from stridebench.methods.drafters.draft_model import (
     DraftLength,
     ModelDrafter,
 )
+from stridebench.methods.drafters.known_text import KnownText
 from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL, verify_block
-from stridebench.methods.verifiers.match import COMPARED_WITH_NEIGHBOUR, verify_match
-from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, verify_chain
+from stridebench.methods.verifiers.rejection import (
+    COMPARED_WITH_NEIGHBOUR,
+    CORRECTION_FROM_TARGET,
+    DRAFT_ACCEPTED_TOO_OFTEN,
+    verify_chain,
+    verify_match,
+)
 from stridebench.methods.verifiers.typical import DECLARED, LossyRule
 
 BY_RATIO = {"token": verify_chain, "block": verify_block}
 VERIFIERS = (*BY_RATIO, "match", "coupled")
+FORESEEN = 8
+"""The longest draft that `stride report --what-if` weighs, or gamma if that is longer."""
+FORESEEN_POLICIES = (
+    *("conf:0.2", "conf:0.4", "conf:0.6", "conf:0.8", "keep:0.2", "keep:0.4", "keep:0.6"),
+    *("p_min:0.4", "p_min:0.75", "entropy:0.2", "entropy:0.4", "ema:0.2"),
+)
+"""Policies that it weighs."""
 
 
 @METHODS.register("speculative")
@@ -123,6 +136,24 @@ class Speculative(Method[ModelDrafter]):
         acceptance = verify_chain(draft.tokens, draft.probs, pi, run.draws)
         acceptance.declared = DeclaredRows(pi, p) if rule.declares else None
         return acceptance
+
+    def foresee(self, run: Run, text: Sequence[int], p: Float[Tensor, "N V"]) -> Mapping[Speculative, ExpectedSteps]:
+        """Return the steps by each verifier, length and policy; by none if the acceptance changes the output."""
+        if self.claim is not Claim.SAME_LAW:
+            return {}
+        settings = self._settings(drawn=run.sampling.temperature > 0)
+        known = KnownText.read(run, run.open(self.drafter), text, p, max(one.gamma for one in settings))
+        return {one: known.expected_steps(run, one.verifier, one.gamma, one._length()) for one in settings}
+
+    def _settings(self, drawn: bool) -> Sequence[Speculative]:
+        """Return every length, and policies up to the longest; at T = 0 all verifiers keep the same drafts."""
+        longest = max(self.gamma, FORESEEN)
+        fixed = [replace(self, gamma=gamma, policy="", verifier="token") for gamma in range(1, longest + 1)]
+        ruled = [replace(fixed[-1], policy=policy) for policy in FORESEEN_POLICIES]
+        if not drawn:
+            return (*fixed, *ruled)
+        blocks = [replace(one, verifier="block") for one in (*fixed[1:], *ruled) if one._length().name != "p_min"]
+        return (*fixed, *ruled, *blocks, *(replace(self, policy="", verifier=name) for name in ("match", "coupled")))
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:

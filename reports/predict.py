@@ -10,7 +10,7 @@ assumption of ``ASSUMPTIONS``, which `stride paper predict` prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from stridebench.harness.errors import UsageError
+from stridebench.harness.record import stats
 from stridebench.harness.record.store import Store
 from stridebench.reports.finished_cell import FinishedCell, reader
 from stridebench.reports.machines import LAYERS, Machine
@@ -320,3 +321,79 @@ def draw(frame: pd.DataFrame, path: Path, title: str) -> None:
         axes.legend(fontsize=7, frameon=False, loc="upper left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+
+
+# The settings that `stride report --what-if` weighs, on the run's own machine.
+
+
+@dataclass(frozen=True)
+class StepPrices:
+    """Milliseconds of the parts of a step, as a run measured them.
+
+    Args:
+        row: a pass of the target over one row.
+        window_costs: rows of a pass and its cost, ascending; only their ratios count.
+        draft: a pass of the drafter, with the host's work on it.
+        host: the rest of the host's work, that of a step of the baseline.
+    """
+
+    row: float
+    window_costs: list[list[float]]
+    draft: float
+    host: float
+
+    @classmethod
+    def of(cls, cell: FinishedCell, base: FinishedCell) -> StepPrices | None:
+        """Return those of a drafter's cell and its baseline, or None if they or the passes were not timed."""
+        curve, drafts = cell.cell.meta.window_costs, float(cell.steps["draft_nfe"].sum())
+        if not (cell.cell.meta.timed and base.cell.meta.timed and len(curve) > 1 and drafts):
+            return None
+        host, more = (float((one.steps["host_ns"] + one.steps["verify_ns"]).mean()) / 1e6 for one in (base, cell))
+        row = float(base.steps["target_ns"].sum() / base.steps["nfe"].sum()) / 1e6
+        draft = float(cell.steps["draft_ns"].sum()) / 1e6 / drafts
+        return cls(row, curve, draft + max(0.0, more - host) * len(cell.steps) / drafts, host)
+
+    def step(self, drafted: int, passes: int) -> float:
+        """Return the milliseconds of a step of so many drafts, by so many passes of the drafter."""
+        sizes, costs = np.array(self.window_costs, dtype=float).T
+        rows = drafted + 1
+        slope = (costs[-1] - costs[-2]) / (sizes[-1] - sizes[-2])
+        cost = np.interp(rows, sizes, costs) + slope * max(0.0, rows - sizes[-1])
+        return float(self.row * cost / np.interp(1, sizes, costs)) + passes * self.draft + self.host
+
+
+def weighed(store: Store, cell: str, settings: Mapping[str, Mapping[tuple[str, int], Any]]) -> pd.DataFrame:
+    """One row a setting that was weighed along the texts of a cell's baseline, the fastest first.
+
+    Args:
+        settings: `ExpectedSteps` by prompt and repetition, by the setting's label.
+
+    Returns:
+        Columns cell, setting, fixed (whether only the length is set), tau with tau_low and tau_high (tokens a step),
+        drafted and draft_nfe (a step), and if the run was timed ms_per_token, speedup (over the baseline, by the same
+        prices) and regret (time over that of the best fixed length, less one); else None.
+    """
+    read = reader(store)
+    drafter, base = read(cell), read(str(store.meta(cell).baseline))
+    prices = StepPrices.of(drafter, base)
+    rows: list[dict[str, Any]] = []
+    for label, outputs in settings.items():
+        index = pd.MultiIndex.from_tuples(list(outputs), names=["prompt", "repetition"])
+        frame = pd.DataFrame({"tokens": [one.tokens for one in outputs.values()]}, index).assign(
+            steps=[one.steps for one in outputs.values()], cluster=base.samples["cluster"].reindex(index)
+        )
+        steps, tokens = frame["steps"].sum(), frame["tokens"].sum()
+        interval = stats.ratio(frame, "tokens", "steps")
+        by_draft = [(draft, count) for one in outputs.values() for draft, count in one.by_draft.items()]
+        drafted, passes = (sum(draft[part] * count for draft, count in by_draft) / steps for part in (0, 1))
+        row = {"cell": cell, "setting": label, "fixed": "policy=" not in label, "tau": tokens / steps}
+        row |= {"tau_low": interval and interval.low, "tau_high": interval and interval.high}
+        row |= {"drafted": drafted, "draft_nfe": passes, "ms_per_token": None, "speedup": None, "regret": None}
+        if prices is not None:
+            row["ms_per_token"] = sum(count * prices.step(*draft) for draft, count in by_draft) / tokens
+            row["speedup"] = prices.step(0, 0) / row["ms_per_token"]
+        rows.append(row)
+    if prices is not None:
+        best = min(row["ms_per_token"] for row in rows if row["fixed"])
+        rows = [row | {"regret": row["ms_per_token"] / best - 1} for row in rows]
+    return pd.DataFrame(sorted(rows, key=lambda row: row["ms_per_token"] or -row["tau"]), dtype=object)

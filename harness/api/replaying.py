@@ -1,8 +1,9 @@
-"""Replays of a gate: the models of a suite along the stored texts of a baseline."""
+"""Models along stored texts: the replays of a gate, and the settings that `stride report --what-if` weighs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options
 from stridebench.harness.run.progress import RunProgress
-from stridebench.harness.run.replay import Scores, Text, replay, unreplayable
+from stridebench.harness.run.replay import ForeseenSetting, Scores, Text, foresee, replay, unreplayable
 
 
 def record_texts(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, object]:
@@ -72,10 +73,28 @@ def score_again(baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[s
 def _replay(
     suite: Mapping[str, Any], texts: Mapping[str, Sequence[Text]], device: str, fetch: bool
 ) -> dict[str, Scores]:
+    with _options(suite, device, fetch) as options:
+        return replay(suite, texts, options)
+
+
+def foreseen_settings(store: Store, fetch: bool = False) -> list[ForeseenSetting]:
+    """Return the settings that are weighed along a run's texts, with its weights on the device that it had.
+
+    Args:
+        fetch: weights that are not there are downloaded.
+    """
+    cells = store.cells()
+    device = store.meta(cells[0]).device if cells else ""
+    with _options(store.manifest.suite.stored(), device or "cpu", fetch) as options:
+        return foresee(store, options)
+
+
+@contextmanager
+def _options(suite: Mapping[str, Any], device: str, fetch: bool) -> Iterator[Options]:
     check_device(device)
     if suite.get("threads"):
         torch.set_num_threads(suite["threads"])
     keep_pages()
     with stdout_on_stderr(), RunProgress(Console(stderr=True), quiet=True) as progress:
         declare_all()
-        return replay(suite, texts, Options(device=device, fetch=fetch, progress=progress))
+        yield Options(device=device, fetch=fetch, progress=progress)

@@ -18,7 +18,7 @@ from stridebench.harness.record.metrics import REFUTED
 from stridebench.harness.record.store import Store
 from stridebench.reports.run_report import RunReport
 from stridebench.reports.tables import check_columns
-from stridebench.reports.text_table import TextTable, html_tables, latex_tables, markdown_of, print_table
+from stridebench.reports.text_table import Column, TextTable, html_tables, latex_tables, markdown_of, print_table, word
 
 if TYPE_CHECKING:
     from stridebench.reports.html.figures import Chart
@@ -55,8 +55,9 @@ POINTS = 200
 @click.option("--width", type=click.Choice(["page", "column"]), default="page", help="column: 3.3 inches, for forest.")
 @click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
 @click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
+@click.option("--what-if", is_flag=True, help="Weigh other verifiers, lengths and policies of the run's drafters.")
 @click.option("--plots", is_flag=True, help="Draw the plots even if the folder holds plots of the same figures.")
-@json_option("a row for each cell. With --against: {runs, rows, only_a, ...}")
+@json_option("a row for each cell, or setting of --what-if. With --against: {runs, rows, only_a, ...}")
 def command(
     runs: tuple[Path, ...],
     out: Path | None,
@@ -73,6 +74,10 @@ def command(
     its speed against its quality; sheets of pictures, meshes and transcripts; and for a run of papers/... the paper's
     tables and figures. The pages of --html work from the disk.
 
+    With --what-if, the run's weights read the texts of its autoregressive baselines again, with each drafter of a cell
+    of speculative. From that follow the tokens a step of every verifier, length and policy, without decoding and
+    without chance, and the time by the run's own passes. Texts of other temperatures do not count.
+
     With --against, cells of equal configuration are compared over prompts that both runs finished, paired by prompt and
     seed, with intervals. The strongest evidence comes first. A cell without a partner is named with the reason. Times
     are compared on equal machines only.
@@ -88,6 +93,7 @@ def command(
     stride report runs/tuesday runs/wednesday --against runs/monday --json
     stride report runs/mine --latex table.tex --columns verdict,speedup,tau,tv --label tab:speed
     stride report runs/mine --figure forest --width column --pdf forest.pdf
+    stride report runs/mine --what-if
     stride report runs/mine --figure loss --pdf loss.pdf
     stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf sweep.pdf
     """
@@ -118,6 +124,11 @@ def command(
 
         column = asked["width"] == "column"
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
+        return
+    if asked["what_if"]:
+        if out is not None:
+            raise UsageError("--what-if writes no files; leave --out to a second command")
+        _what_if(Store.open(run), as_json)
         return
     if out is not None and (as_json or asked["latex"] or form != FORMS[0]):
         raise UsageError("--out is the folder of the report's files; --json, --latex and --format write none there")
@@ -161,6 +172,7 @@ def _check(asked: Mapping[str, Any], pages: Path | None, form: str, as_json: boo
     other = {"--paper": asked["paper"], "--figure": asked["figure"], "--html": pages, "--json": as_json}
     table = {"--latex": asked["latex"], "--format": form != FORMS[0] and not asked["paper"]}
     outputs = [word for word, given in (other | table | {"--plots": asked["plots"]}).items() if given]
+    outputs += ["--what-if"] if asked["what_if"] and outputs != ["--json"] else []
     if len(outputs) > 1:
         raise UsageError(f"{' and '.join(outputs)} are different outputs; ask for one")
     if asked["columns"] and any(other.values()):
@@ -230,6 +242,41 @@ def _compare(runs: list[Path], consumption: bool, out: Path | None, as_json: boo
     only = {"only_a": comparison.only_a, "only_b": comparison.only_b}
     letters = dict(zip(("a", *comparison.runs), names, strict=True))
     emit({"runs": letters, "rows": frame.to_dict("records"), **only, "notes": comparison.notes})
+
+
+WEIGHED = (
+    Column("setting", "setting", rank=0, formatter=word("setting")),
+    Column("tau", "tokens a step", rank=0),
+    Column("drafted", "drafts a step", rank=2),
+    Column("draft_nfe", "drafter passes a step", rank=3),
+    Column("ms_per_token", "ms a token", rank=1),
+    Column("speedup", "speed-up", rank=1),
+    Column("regret", "to the best fixed length", rank=1, formatter=lambda row: signed_percent(row["regret"])),
+)
+
+
+def signed_percent(share: Any) -> str:
+    """Return a share as percent with its sign; "-" if there is none."""
+    return "-" if share is None else f"{share:+.1%}"
+
+
+def _what_if(store: Store, as_json: bool) -> None:
+    """Print a table of weighed settings for each drafter and baseline."""
+    from stridebench.replaying import foreseen_settings
+    from stridebench.reports.predict import weighed
+
+    by_cell: dict[str, dict[str, Any]] = {}
+    for one in foreseen_settings(store):
+        by_cell.setdefault(one.cell, {})[one.label] = one.outputs
+    frames = [weighed(store, cell, settings) for cell, settings in by_cell.items()]
+    if as_json:
+        emit([row for frame in frames for row in frame.to_dict("records")])
+        return
+    for cell, frame in zip(by_cell, frames, strict=True):
+        meta = store.meta(cell)
+        title = f"{meta.backbone} {meta.dtype}, {meta.sampling.words}, {meta.task}: along the texts of the baseline"
+        rows = [[column.text(row) for column in WEIGHED] for row in frame.to_dict("records")]
+        print_table(TextTable(title, WEIGHED, rows, []), Console())
 
 
 def evidence_of(cell: SealedCell) -> Chart | str | None:

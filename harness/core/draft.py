@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -156,6 +157,24 @@ class DeclaredRows:
         """Return the total variation between pi and p, added up over the rows that gave the step's tokens."""
         rows = (self.pi - self.p).abs().sum(1) / 2
         return rows[0] + torch.where(path.nodes >= 0, rows[path.nodes.clamp_min(-1) + 1], 0.0).sum()
+
+
+@dataclass(frozen=True)
+class ExpectedSteps:
+    """The steps that a decode takes on average to emit a known text.
+
+    Args:
+        tokens: of the text.
+        by_draft: mean number of steps, by the tokens drafted and the passes of the drafter.
+    """
+
+    tokens: int
+    by_draft: Mapping[tuple[int, int], float]
+
+    @property
+    def steps(self) -> float:
+        """Return the mean number of steps."""
+        return sum(self.by_draft.values())
 
 
 class Acceptance:

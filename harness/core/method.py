@@ -13,7 +13,10 @@ from stridebench.harness.errors import printable_line
 from stridebench.harness.registry import METHODS
 
 if TYPE_CHECKING:
-    from stridebench.harness.core.draft import Acceptance, Fill
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from stridebench.harness.core.draft import Acceptance, ExpectedSteps, Fill
     from stridebench.harness.core.draws import Stream
     from stridebench.harness.core.run import Run
 
@@ -122,6 +125,16 @@ class Method(ABC, Generic[S]):
     @abstractmethod
     def step(self, run: Run, state: S) -> Acceptance | Fill:
         """Draft, score with one ``run.target.forward``, verify; or read ``run.canvas``, and say what to fill."""
+
+    def foresee(self, run: Run, text: Sequence[int], p: Float[Tensor, "N V"]) -> Mapping[Self, ExpectedSteps]:
+        """Return the steps that each setting worth a comparison would take to emit a known text; by default no setting.
+
+        Args:
+            run: has read the prompt.
+            text: N ids, drawn from the target.
+            p: the target's distributions; row n is p(. | prompt, text[:n]).
+        """
+        return {}
 
     @classmethod
     def variants(cls) -> Sequence[Self]:

@@ -6,6 +6,8 @@ few prompts. A decode would go on with other tokens after the first difference.
 The value of a position is the mean number of its drafts that the target accepts. A chain of drawn drafts is valued by
 its first draft: the sum over tokens of min(p, q), which no draw enters. Other drafts are drawn with the cell's seed,
 and valued given the draft.
+
+A method may also say how many steps each of its settings would take along the texts of a baseline (`Method.foresee`).
 """
 
 from __future__ import annotations
@@ -19,22 +21,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stridebench.harness.audit.output import forced_logits
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import Stopwatch, clock_for
-from stridebench.harness.core.draft import Acceptance, Draft, Fill, Path
+from stridebench.harness.core.draft import Acceptance, Draft, ExpectedSteps, Fill, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import begin_method, prefill
-from stridebench.harness.core.method import Method
+from stridebench.harness.core.method import Method, label
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.errors import ContractError, StrideError
+from stridebench.harness.errors import ContractError, StrideError, UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
+from stridebench.harness.record.store import Store
 from stridebench.harness.run.attempt import one_line
-from stridebench.harness.run.loading import Options
+from stridebench.harness.run.loading import Options, load_models
+from stridebench.harness.run.stored_audit import refuse_other_prompts, stored_plan
 
 POSITIONS = 64
 """Positions of a text that are scored, from its first."""
@@ -121,7 +126,7 @@ def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
     run = Run.of(models, cell.sampling, len(tokens) + 1, draws, stop_at_eos=False)
     prefill(cell.method, run)
     state = begin_method(cell.method, run)
-    p = run.probs(_target_logits(models, tokens))
+    p = run.probs(forced_logits(models.target(), tokens))
     values = []
     for place, token in enumerate(tokens):
         if run.room <= 1:
@@ -136,15 +141,71 @@ def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
     return values
 
 
-def _target_logits(models: Models, tokens: Sequence[int]) -> Float[Tensor, "N V"]:
-    """The target's logits before each token, in one pass."""
-    session = models.target()
-    session.prefill()
-    return session.forward(Draft(torch.tensor(tokens[:-1], dtype=torch.long, device=session.device)))
-
-
 def _value(draft: Draft, result: Acceptance, p: Float[Tensor, " V"]) -> float:
     """How many drafts of a position are accepted on average; see the module."""
     if draft.parents is None and draft.probs is not None and len(draft.probs):
         return float(torch.minimum(draft.probs[0].double(), p.double()).sum())
     return result.read().expected
+
+
+@dataclass(frozen=True)
+class ForeseenSetting:
+    """A setting of a method, along the texts of its baseline.
+
+    Args:
+        cell: id of the cell whose drafter it has.
+        label: of the setting.
+        outputs: its steps by prompt and repetition.
+    """
+
+    cell: str
+    label: str
+    outputs: Mapping[tuple[str, int], ExpectedSteps]
+
+
+def foresee(store: Store, options: Options) -> list[ForeseenSetting]:
+    """Return the settings of each finished cell that its method weighs; one cell for each drafter and baseline.
+
+    Raises:
+        UsageError: there is no such cell with a finished baseline.
+    """
+    plan = stored_plan(store)
+    done = {name: meta for name in store.cells() if (meta := store.meta(name)).status == "done"}
+    cells: dict[tuple[str | None, tuple[str, ...]], Cell] = {}
+    for cell in plan.runnable:
+        baseline = done[cell.id].baseline if cell.id in done else None
+        if baseline in done and cell.role == "method" and type(cell.method).foresee is not Method.foresee:
+            cells.setdefault((baseline, tuple(cell.method.drafters())), cell)
+    if not cells:
+        raise UsageError(
+            f"{store.path} has no finished cell of a method that can be weighed with its baseline; add a cell of "
+            f"speculative to the run, such as `--method speculative:drafter=NAME`"
+        )
+    refuse_other_prompts(plan, store, list(cells.values()))
+    settings: list[ForeseenSetting] = []
+    with torch.inference_mode():
+        for group in dict.fromkeys(cell.group for cell in cells.values()):
+            members = {key: cell for key, cell in cells.items() if cell.group == group}
+            loaded = load_models(plan, list(members.values()), store, options)
+            for (baseline, _), cell in members.items():
+                options.progress.say(f"weighing {cell.label}")
+                outputs = store.outputs(str(baseline)).items()
+                texts = {key: tuple(map(int, tokens)) for key, tokens in outputs if tokens}
+                models = partial(_models, loaded.backbone, loaded.load_drafter)
+                settings += _foreseen_settings(cell, {one.id: one for one in plan.prompts[cell.task]}, texts, models)
+    return settings
+
+
+def _foreseen_settings(
+    cell: Cell, prompts: Mapping[str, Prompt], texts: Mapping[tuple[str, int], tuple[int, ...]], models: Any
+) -> list[ForeseenSetting]:
+    outputs: dict[Method[Any], dict[tuple[str, int], ExpectedSteps]] = {}
+    for (prompt, repetition), tokens in texts.items():
+        of_prompt = models(prompts[prompt])
+        draws = SeededDraws(cell.seed, cell.task.name, prompt, repetition, of_prompt.backbone.device)
+        run = Run.of(of_prompt, cell.sampling, cell.max_new_tokens, draws, stop_at_eos=cell.stop_at_eos)
+        prefill(cell.method, run)
+        p = run.probs(forced_logits(of_prompt.target(), tokens))
+        for setting, steps in cell.method.foresee(run, tokens, p).items():
+            outputs.setdefault(setting, {})[prompt, repetition] = steps
+    return [ForeseenSetting(cell.id, label(setting), steps) for setting, steps in outputs.items()]

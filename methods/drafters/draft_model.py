@@ -31,6 +31,8 @@ POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2,
 """Policies of the length of a draft, and the number of each unless it is given, as in ``conf:0.6``."""
 BY_LAW = ("conf", "keep", "p_min", "entropy")
 """Policies that read the drafter's distribution."""
+LEARNING = ("entropy", "ema")
+"""Policies that follow how many drafts were accepted."""
 SPREAD, TARGET_RATE, STEP, OLD_RATE, OLD_THRESHOLD = 0.2, 0.9, 0.01, 0.5, 0.9
 """Constants of `entropy`: gamma, the rate of acceptance that it aims at, epsilon, beta_1 and beta_2 of AdaEDL."""
 
@@ -46,7 +48,7 @@ class DraftLength:
         name: of the policy; "" ends no draft.
         value: its number.
         steps: of `table`: decodes in the batch, and the most tokens from that number on.
-        threshold: of `entropy`.
+        threshold: the number, which `entropy` moves.
         rate: share of the drafts that were accepted, of `entropy`; accepted drafts a step, of `ema`.
     """
 
@@ -94,25 +96,40 @@ class DraftLength:
 
     def ends_before(self, law: Float[Tensor, "m V"]) -> bool:
         """Return whether no token is drawn from this distribution (m = 1 if so); reads it on its device."""
-        if self.name in ("conf", "p_min"):
-            return bool(law.max() < self.value)
-        if self.name == "entropy":
-            return bool(1 - (SPREAD * torch.special.entr(law).sum()).sqrt() < self.threshold)
-        return False
+        return self.name in BEFORE and bool(BEFORE[self.name](law) < self.threshold)
 
     def ends_behind(self, law: Float[Tensor, "m V"], x: Int[Tensor, " n"]) -> bool:
         """Return whether ``x`` is the last token (m = n = 1 if so); reads its probability on its device."""
-        return self.name == "keep" and bool(law[0, x] < self.value)
+        return self.name == "keep" and bool(law[0, x] < self.threshold)
 
     def follow(self, drafted: int, acceptance: Acceptance) -> None:
-        """Learn from a step; reads its acceptance if the policy learns. An empty draft lowers AdaEDL's threshold."""
+        """Learn from a step; reads its acceptance if the policy learns."""
+        if self.name in LEARNING:
+            self.learn(drafted, acceptance.read().accepted)
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Move the rate, and the threshold of `entropy`, which an empty draft lowers."""
         if self.name == "ema":
-            self.rate += self.value * (acceptance.read().accepted - self.rate)
-        elif self.name == "entropy":
-            if drafted:
-                self.rate = OLD_RATE * self.rate + (1 - OLD_RATE) * acceptance.read().accepted / drafted
-            moved = self.threshold + (STEP if drafted and self.rate < TARGET_RATE else -STEP)
-            self.threshold = OLD_THRESHOLD * self.threshold + (1 - OLD_THRESHOLD) * moved
+            self.rate += self.value * (accepted - self.rate)
+            return
+        if drafted:
+            self.rate = OLD_RATE * self.rate + (1 - OLD_RATE) * accepted / drafted
+        moved = self.threshold + (STEP if drafted and self.rate < TARGET_RATE else -STEP)
+        self.threshold = OLD_THRESHOLD * self.threshold + (1 - OLD_THRESHOLD) * moved
+
+
+def highest(law: Float[Tensor, "m V"]) -> Float[Tensor, ""]:
+    """Return the probability of the most probable token, of all rows."""
+    return law.max()
+
+
+def calm(law: Float[Tensor, "1 V"]) -> Float[Tensor, ""]:
+    """Return 1 - sqrt(gamma H), AdaEDL's lower bound of the rate of acceptance, with the entropy H in nats."""
+    return 1 - (SPREAD * torch.special.entr(law).sum()).sqrt()
+
+
+BEFORE = {"conf": highest, "p_min": highest, "entropy": calm}
+"""Of policies that end a draft before a position: the figure of its distribution that must reach the threshold."""
 
 
 def _share(method: str, policy: str, number: str) -> float:

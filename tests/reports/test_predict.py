@@ -436,3 +436,12 @@ def test_the_command_prints_its_assumptions_and_the_scatter(tmp_path: Path) -> N
     assert set(document) == {"machine", "assumptions", "cells", "scatter"} and document["scatter"] is None
     assert [row["cell"] for row in document["cells"]] == ["m"]
     refused("paper", "predict", run, "--machine", "l5")
+
+
+def test_a_step_costs_its_rows_its_drafts_and_the_host_of_the_baseline() -> None:
+    """A row takes 10 ms, 3 rows a fifth more, 5 rows two fifths; a draft takes 2 ms and the host 1 ms."""
+    prices = predict.StepPrices(10.0, [[1, 5.0], [3, 6.0], [5, 7.0]], 2.0, 1.0)
+    assert [prices.step(*draft) for draft in ((0, 0), (0, 1), (1, 1), (2, 3), (4, 4))] == pytest.approx(
+        [11, 13, 14, 19, 23]
+    )
+    assert prices.step(6, 6) == pytest.approx(10 * 8 / 5 + 12 + 1)  # 7 rows, beyond those that were timed

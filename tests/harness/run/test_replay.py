@@ -1,8 +1,9 @@
-"""Drafters scored along stored texts: values by hand, and what makes a cell unreplayable."""
+"""Stored texts: drafters scored along them, what makes a cell unreplayable, and settings weighed along them."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,15 @@ from stridebench.harness.core.sampling import warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import Cell
+from stridebench.harness.record.store import Store
 from stridebench.harness.run.loading import Options
-from stridebench.harness.run.replay import Text, replay, replay_text, unreplayable
+from stridebench.harness.run.replay import Text, foresee, replay, replay_text, unreplayable
 from stridebench.methods.prompt_lookup import PromptLookup
 from stridebench.methods.speculative import Speculative
 from stridebench.methods.zipar import ZipAR
-from tests.support.runs import plan_of
+from tests.support.cli import refused, stride
+from tests.support.runs import finished, plan_of
+from tests.support.shape_checks import without_shape_checks
 
 TOKENS = (1, 0, 2, 2, 1, 0)
 
@@ -81,3 +85,29 @@ def test_methods_whose_drafts_do_not_follow_from_the_text_are_left_out() -> None
     assert unreplayable(Speculative()) is None
     assert "neither a drafter" in str(unreplayable(PromptLookup()))
     assert "another order" in str(unreplayable(ZipAR()))
+
+
+def test_settings_are_weighed_along_the_texts_of_the_baseline(tmp_path: Path) -> None:
+    """At T = 0 the steps of a setting that ran are those that it took, output by output."""
+    path, small = tmp_path / "run", {"tasks": [{"name": "tabular", "limit": 2}], "max_new_tokens": 4}
+    cells = finished(path, methods=[method("toy")], temperature=[0.0, 1.0], **small)
+    with without_shape_checks():
+        settings = foresee(Store.open(path), Options())
+        shown, rows = stride("report", path, "--what-if"), stride("report", path, "--what-if", "--json").document
+    ran = cells["speculative drafter=toy gamma=3 T=0"]
+    (same,) = (one for one in settings if one.cell == ran.name and one.label == ran.meta.label)
+    steps = ran.steps[~ran.steps["warmup"].astype(bool)].groupby(["prompt", "repetition"]).size()
+    assert {key: one.steps for key, one in same.outputs.items()} == pytest.approx(steps.to_dict())
+    assert shown.code == 0 and shown.out.count("along the texts of the baseline") == 2
+    assert len(rows) == len(settings) and {row["cell"] for row in rows} == {one.cell for one in settings}
+    assert "speculative drafter=toy gamma=8 verifier=block policy=conf:0.4" in {row["setting"] for row in rows}
+    for row in rows:
+        assert 1 <= row["tau"] <= 1 + row["drafted"]
+        assert row["ms_per_token"] is None or row["regret"] >= 0 or not row["fixed"]
+
+
+def test_a_run_without_a_drafter_has_nothing_to_weigh(tmp_path: Path) -> None:
+    finished(tmp_path / "run", methods=["jacobi"], temperature=[0.0])
+    assert "no finished cell of a method that can be weighed" in refused("report", tmp_path / "run", "--what-if")
+    assert "different outputs; ask for one" in refused("report", tmp_path / "run", "--what-if", "--plots")
+    assert "--what-if writes no files" in refused("report", tmp_path / "run", "--what-if", "--out", tmp_path / "x")

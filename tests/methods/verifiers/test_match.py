@@ -15,7 +15,7 @@ from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.methods.speculative import Speculative
-from stridebench.methods.verifiers.match import match_probs, verify_match
+from stridebench.methods.verifiers.rejection import match_probs, verify_match
 from tests.support.one_by_one import OneByOne
 
 MODEL = Tabular("tabular", {"vocabulary": 6})
