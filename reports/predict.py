@@ -382,7 +382,7 @@ def weighed(store: Store, cell: str, settings: Mapping[str, Mapping[tuple[str, i
         frame = pd.DataFrame({"tokens": [one.tokens for one in outputs.values()]}, index).assign(
             steps=[one.steps for one in outputs.values()], cluster=base.samples["cluster"].reindex(index)
         )
-        steps, tokens = frame["steps"].sum(), frame["tokens"].sum()
+        steps, tokens = (float(frame[name].sum()) for name in ("steps", "tokens"))
         interval = stats.ratio(frame, "tokens", "steps")
         by_draft = [(draft, count) for one in outputs.values() for draft, count in one.by_draft.items()]
         drafted, passes = (sum(draft[part] * count for draft, count in by_draft) / steps for part in (0, 1))
@@ -390,10 +390,11 @@ def weighed(store: Store, cell: str, settings: Mapping[str, Mapping[tuple[str, i
         row |= {"tau_low": interval and interval.low, "tau_high": interval and interval.high}
         row |= {"drafted": drafted, "draft_nfe": passes, "ms_per_token": None, "speedup": None, "regret": None}
         if prices is not None:
-            row["ms_per_token"] = sum(count * prices.step(*draft) for draft, count in by_draft) / tokens
-            row["speedup"] = prices.step(0, 0) / row["ms_per_token"]
+            ms = sum(count * prices.step(*draft) for draft, count in by_draft) / tokens
+            row |= {"ms_per_token": ms, "speedup": prices.step(0, 0) / ms}
         rows.append(row)
     if prices is not None:
         best = min(row["ms_per_token"] for row in rows if row["fixed"])
         rows = [row | {"regret": row["ms_per_token"] / best - 1} for row in rows]
-    return pd.DataFrame(sorted(rows, key=lambda row: row["ms_per_token"] or -row["tau"]), dtype=object)
+    order, ascending = ("tau", False) if prices is None else ("ms_per_token", True)
+    return pd.DataFrame(rows, dtype=object).sort_values(order, ascending=ascending, kind="stable", ignore_index=True)

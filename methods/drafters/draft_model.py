@@ -125,7 +125,8 @@ def highest(law: Float[Tensor, "m V"]) -> Float[Tensor, ""]:
 
 def calm(law: Float[Tensor, "1 V"]) -> Float[Tensor, ""]:
     """Return 1 - sqrt(gamma H), AdaEDL's lower bound of the rate of acceptance, with the entropy H in nats."""
-    return 1 - (SPREAD * torch.special.entr(law).sum()).sqrt()
+    entropy: Tensor = torch.special.entr(law).sum()
+    return 1 - (SPREAD * entropy).sqrt()
 
 
 BEFORE = {"conf": highest, "p_min": highest, "entropy": calm}
