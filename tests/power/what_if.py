@@ -139,7 +139,7 @@ def results(path: Path | None, names: Sequence[str]) -> None:
                 foreseen = decoder.foreseen(METHODS.get("speculative")(drafter=weighed.drafter))
                 rows = [row(decoder, *one) for one in list(foreseen.items())[:: weighed.every]]
             key = f"{name} T = {temperature:g}"
-            tables[key] = {"name": key, "columns": COLUMNS, "rows": rows}
+            tables[key] = {"name": key, "columns": list(COLUMNS), "rows": rows}
             save(path, content | {"tables": list(tables.values())})
 
 
