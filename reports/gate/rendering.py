@@ -28,12 +28,14 @@ def sentence(result: GateResult) -> str:
     """Return the verdict and its reason in one line."""
     rows = [row for row in result.rows if row.verdict == result.verdict]
     if result.verdict == "pass":
-        moved = [row for row in rows if row.visible is not None]
-        if not moved:
-            return f"pass: all {len(rows)} figures are those of the baseline"
-        seen = max(row.visible or 0.0 for row in moved)
-        nothing = f"nothing dropped by more than {100 * result.loss:.3g} %"
-        return f"pass: {nothing}; a drop of {100 * seen:.2g} % would have been seen"
+        excluded = [row.visible or 0.0 for row in rows if row.p is not None and row.why != "improved"]
+        if excluded:
+            nothing = f"nothing dropped by more than {100 * result.loss:.3g} %"
+            return f"pass: {nothing}; a drop of {100 * max(excluded):.2g} % would have been seen"
+        equal = [row.visible for row in rows if row.why == "identical" and row.visible is not None and row.visible < 1]
+        better = " or better" if any(row.why == "improved" for row in rows) else ""
+        unlike = f"; in a run that differs, these prompts show drops from {100 * max(equal):.2g} % on" if equal else ""
+        return f"pass: all {len(rows)} figures are those of the baseline{better}{unlike}"
     first = rows[0]
     what = f"{titled(first.cell, first.label)}: {first.title or first.metric or 'cell'}: {first.why}"
     looked = f"; a loss of {100 * result.loss:.3g} % was looked for" if result.verdict == "inconclusive" else ""

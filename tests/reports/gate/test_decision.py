@@ -42,6 +42,21 @@ def test_an_identical_rerun_passes() -> None:
     factor = stdtrit(23, 1 - FAIL_ALPHA) + stdtrit(23, 0.95)
     assert [row.visible for row in result.rows[:3]] == pytest.approx([factor * row.noise for row in result.rows[:3]])
     assert max(row.visible for row in result.rows[:3]) < 1
+    largest = f"{100 * max(row.visible for row in result.rows if row.visible < 1):.2g} %"
+    unlike = f"in a run that differs, these prompts show drops from {largest} on"
+    assert sentence(result) == f"pass: all 10 figures are those of the baseline; {unlike}"
+
+
+def test_the_first_line_of_a_pass_names_the_drop_of_figures_that_moved() -> None:
+    cases = {"identical": (0.8, None), "improved": (0.5, 1.0), "excluded": (0.03, 0.9), "nothing to lose": (None, None)}
+    rows = {why: GateRow("c", "m", "scr", "pass", why, visible=seen, p=p) for why, (seen, p) in cases.items()}
+
+    def words(*names: str) -> str:
+        return sentence(GateResult("pass", tuple(rows[name] for name in names)))
+
+    assert words(*rows) == "pass: nothing dropped by more than 5 %; a drop of 3 % would have been seen"
+    assert words("improved", "nothing to lose") == "pass: all 2 figures are those of the baseline or better"
+    assert words("nothing to lose") == "pass: all 1 figures are those of the baseline"
 
 
 def test_a_noisy_drafter_fails_and_is_named() -> None:
