@@ -22,7 +22,7 @@ from stridebench.harness.discover import load_all
 from stridebench.harness.errors import EnumerationLimit, RunIncomplete
 from stridebench.harness.plan import contract
 from stridebench.harness.proof import catalogue, distance, kept_laws
-from stridebench.harness.proof.cases import CASES, Case, cases_of, cases_to_verify, halves
+from stridebench.harness.proof.cases import CASES, PUBLISHED, Case, cases_of, cases_to_verify, halves
 from stridebench.harness.proof.catalogue import Piece, compute, joined, pieces
 from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
@@ -236,6 +236,27 @@ class TestProcesses:
             list(catalogue.computed(pieces, {}, 8, keeper(tmp_path, "monday"), 2))
         assert time.monotonic() - begin < 600
 
+    def test_each_piece_counts_its_own_laws(self, tmp_path: Path) -> None:
+        settings = {name: [method(name)] for name in ("prompt_lookup", "speculative")}
+        laws = keeper(tmp_path, "monday")
+        done = list(catalogue.computed([Piece("setting", name) for name in settings], settings, 8, laws, 1))
+        alone = [
+            next(catalogue.computed([one.piece], settings, 8, keeper(tmp_path / one.piece.method, "monday"), 1))
+            for one in done
+        ]
+        assert [(one.used, one.enumerated) for one in done] == [(one.used, one.enumerated) for one in alone]
+        again = keeper(tmp_path, "tuesday")
+        used = [one.used for one in catalogue.computed([one.piece for one in done], settings, 8, again, 1)]
+        assert used == [one.enumerated for one in done] and all(used)
+
+    def test_there_are_as_many_processes_as_processors_and_at_most_sixteen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for cores in (3, 16, 64):
+            allowed = {0: set(range(cores))}
+            monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
+            assert catalogue.processors() == min(cores, 16)
+
     def test_a_piece_that_fails_says_so(self, tmp_path: Path) -> None:
         (done,) = catalogue.computed([Piece("bug", "autoregressive", 99)], {}, 8, keeper(tmp_path, "monday"), 1)
         assert isinstance(done.error, IndexError) and done.row is None
@@ -279,6 +300,30 @@ def test_both_rows_together_are_that_of_all_cases() -> None:
     whole = joined(row, dear)
     assert whole["verdict"] == "exact" and whole["params"] == row["params"]
     assert whole["total_variation"] == max(row["total_variation"], dear["total_variation"]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("piece", "bugs"),
+    [
+        (Piece("setting", "speculative"), True),
+        (Piece("setting", "speculative", 11), False),  # approximate, next to an exact setting
+        (Piece("setting", "zipar"), True),  # approximate, and no setting is exact
+        (Piece("setting", "cllm"), True),
+        (Piece("dear", "speculative"), False),
+        (Piece("published", "speculative"), False),
+    ],
+)
+def test_bugs_are_tried_in_one_piece_of_a_setting(piece: Piece, bugs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(catalogue, "prove", lambda *arguments: asked.append(arguments) or prove(arguments[1], ()))
+    settings = {piece.method: contract.settings_of(piece.method)}
+    compute(piece, settings, None)
+    ((_, cases, mutants, effort, later, part),) = asked
+    others, dear = halves(cases_to_verify(settings[piece.method][piece.index]))
+    assert cases == {"setting": others, "dear": dear, "published": (PUBLISHED,)}[piece.kind]
+    assert mutants == bugs and effort == (distance.QUICK if piece.kind == "published" else distance.WHOLE)
+    assert part == ("dear" if piece.kind == "dear" else "")
+    assert later == (dear if piece.kind == "setting" and piece.method == "speculative" else ())
 
 
 @pytest.mark.parametrize(

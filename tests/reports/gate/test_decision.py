@@ -112,7 +112,7 @@ def test_a_missing_cell_or_sample_is_an_error() -> None:
     gone = run(Sim())
     result = gate(gone, baseline)
     assert (result.verdict, result.exit_code) == ("error", 2)
-    assert [row.cell for row in result.rows if row.verdict == "error"] == ["c1"]
+    assert [(row.cell, row.identical) for row in result.rows if row.verdict == "error"] == [("c1", 0)]
     records = simulate(Sim(), 24)
     failed = [*records[:-1], record("p023", [], status="failed")]
     short = run(Sim(), Sim(0.4)).add(meta("c0"), failed)
