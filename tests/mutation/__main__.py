@@ -182,7 +182,7 @@ def run(tasks: Sequence[Task], workers: int) -> None:
     def work(number: int) -> None:
         tree = WORK / f"tree{number}"
         copy_tree(tree)
-        preload(tree)
+        preload(tree, sorted({test.partition("::")[0] for task in tasks for stage in task.stages for test in stage}))
         for task in tasks[number::workers]:
             outcome = try_mutant(task, tree)
             with OUTCOMES.open("a", encoding="utf-8") as file:

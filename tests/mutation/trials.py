@@ -81,8 +81,8 @@ def copy_tree(target: Path) -> None:
     link_packages(target, target)
 
 
-def preload(tree: Path) -> None:
-    """Import what the tests import from elsewhere, once, before processes are forked."""
+def preload(tree: Path, test_files: Sequence[str] = ()) -> None:
+    """Import what the tests import from elsewhere, once, before processes are forked, and compile the test files."""
     code = "import sys, tests.conftest; print(*sys.modules)"
     unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")  # the compiled modules are kept in the tree
     environment = {key: value for key, value in os.environ.items() if key not in unset} | {"PYTHONPATH": str(tree)}
@@ -91,6 +91,9 @@ def preload(tree: Path) -> None:
         if name.partition(".")[0] not in ("stridebench", "tests"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    collect = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "--rootdir", str(tree), *test_files]
+    if test_files:  # otherwise pytest rewrites their assertions in every trial
+        subprocess.run([sys.executable, *collect], cwd=tree, env=environment, stdout=subprocess.DEVNULL)
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float, cover: Sequence[str] = (), stop: bool = True) -> Trial:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any
 
@@ -152,6 +154,7 @@ def test_a_sampler_that_is_right_except_at_one_place_is_refuted_by_the_bet_there
 
 
 OUTCOMES = simulated(900, 20, seed=8, drafter=True)
+BIASED = decoded_in_steps(OUTCOMES, 2, biased=partial(behind_accepted_drafts, OUTCOMES))
 
 
 def test_the_kinds_that_are_named_include_places_if_steps_are_known() -> None:
@@ -170,3 +173,13 @@ def test_bets_at_places_add_up_and_are_stored() -> None:
     assert Bets.of(first.plain()) == first
     path = evidence_path([first, second])
     assert path[-1][1] == pytest.approx(audit([first, second]).log_e)
+
+
+def test_bets_are_those_that_published_audits_were_measured_with() -> None:
+    """Other bets are other e-values: measure `reports/data/results/audit_power.yaml` anew with the digest."""
+    drawn_with_top_p = simulated(80, 30, seed=6, drafter=True, top_p=0.9)
+    outcomes = replace(drawn_with_top_p, unguided=simulated(80, 30, seed=7).p)
+    bets = bets_of(outcomes, decoded_in_steps(outcomes, 1))
+    text = json.dumps([bets.plain(), asdict(audit([bets, bets], cells=3)), asdict(audit([bets_of(OUTCOMES, BIASED)]))])
+    numbers = json.loads(text, parse_float=lambda word: f"{float(word) + 0.0:.6g}")
+    assert hashlib.sha256(json.dumps(numbers).encode()).hexdigest()[:16] == "bfa2a65a17627adb"
