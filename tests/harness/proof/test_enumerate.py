@@ -22,7 +22,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, EnumerationLimit
 from stridebench.harness.proof import enumerate as enumeration
 from stridebench.harness.proof.cases import CASES, Case
-from stridebench.harness.proof.distance import distance, reference_law, total_variation, toy_drafter
+from stridebench.harness.proof.distance import QUICK, WIDE, distance, reference_law, total_variation, toy_drafter
 from stridebench.harness.proof.enumerate import EnumeratingDraws, freeze, output_law
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.jacobi_window import JacobiWindow
@@ -347,6 +347,7 @@ class TestLimits:
 
     def test_the_limits_are_those_of_the_design(self) -> None:
         assert (enumeration.STEP_LIMIT, enumeration.TOTAL_LIMIT) == (200_000, 2_000_000)
+        assert (QUICK.widest, QUICK.starts, WIDE.widest) == (16_384, 4, 2_000)
 
     def test_a_step_whose_draws_promise_too_much_ends_at_once(self) -> None:
         with pytest.raises(EnumerationLimit, match=r"promise over 8 outcomes, integers/init"):

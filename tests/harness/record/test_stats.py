@@ -420,3 +420,29 @@ def test_p_of_two_samples_is_the_share_of_swaps_at_least_as_distant() -> None:
     result = paired_tests.unigram_test(pd.Series(c, index=index(6)), pd.Series(d, index=index(6)))
     assert 0.1 < exact < 0.9 and result.p == pytest.approx(exact, abs=0.033)
     assert result.statistic == pytest.approx(total_variation(c, d))
+
+
+BOUNDS = [1.677124, 4.666391, 2.916511, 7.704589, 0.426053, 0.845621, 0.4626777, 0.7776576, -2.586831, 4.137748]
+BOUNDS += [0.6666667, 1.333333, -0.7073396, 2.001834]
+P_VALUES = [1.0, 0.876062, 0.833092, 0.5883782]
+
+
+def test_a_table_that_is_made_again_has_the_same_intervals() -> None:
+    """Seeds and resamples are parts of a figure: stored tables, histories and gates are compared with new ones."""
+    a = frame(x=[2, 4, 6, 8, 4, 6, 3], n=[1, 2, 1, 2, 1, 2, 2])
+    b = frame(x=[3, 3, 5, 9, 4, 8, 4], n=[2, 1, 1, 1, 2, 1, 1])
+    shares = series([0.2, 0.9, 1.0, 0.4, 0.5, 0.7, 1.0])
+    drop = stats.change(a, b, "x", "n", 1.0)
+    intervals = [
+        stats.ratio(a, "x", "n"),
+        stats.mean(a["x"]),
+        stats.bounded_mean(shares),
+        stats.mean_of_groups([shares, shares[:6]]),
+        stats.difference(a, b, "x", "n"),
+        stats.median_ratio(a["x"], b["x"]),
+        drop.interval(0.9),
+    ]
+    outputs = [one["x"].map(lambda token: [int(token)]) for one in (a, b)]
+    p = [paired_tests.ks_test(a["x"], b["x"]).p, paired_tests.unigram_test(*outputs).p, drop.p_below(0.0)]
+    assert [bound for one in intervals for bound in (one.low, one.high)] == pytest.approx(BOUNDS, rel=1e-5)
+    assert [*p, drop.error] == pytest.approx(P_VALUES, rel=1e-5)
