@@ -11,11 +11,11 @@ import pytest
 from stridebench.harness.record.columns import STEP_FIELDS
 from stridebench.harness.record.metrics import METRICS as RECORD_METRICS
 from stridebench.harness.record.metrics import value
-from stridebench.harness.record.stats import FloatArray, median_ratio
+from stridebench.harness.record.stats import FloatArray, Interval, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
 from stridebench.reports.finished_cell import FinishedCell
-from stridebench.reports.flags import unlike_itself
+from stridebench.reports.flags import measured_flags, mismatch_flags, unlike_itself
 from stridebench.reports.summary import by_category, summarise
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
@@ -350,6 +350,38 @@ def test_a_disturbed_baseline_disturbs_the_speed_ups_over_it() -> None:
     store.add(meta("ar", role="baseline"), waited)
     text = flags(store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0)] * 5) for i in range(12)]))
     assert text == "disturbed timing: threads waited for a core in 100% of the baseline's steps"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "unlike"),
+    [
+        (1.1, 1.05, 1.2, False),
+        (1.1, 1.051, 1.2, True),
+        (0.97, 0.9, 1 / 1.05, False),
+        (0.97, 0.9, 0.952, True),
+        (1.25, None, None, False),
+        (1.26, None, None, True),
+        (0.8, None, None, False),
+        (0.79, None, None, True),
+    ],
+)
+def test_bounds_from_which_on_a_decoding_is_unlike_itself(
+    estimate: float, low: float | None, high: float | None, unlike: bool
+) -> None:
+    assert unlike_itself(Interval(estimate, low, high, 9)) == unlike
+
+
+def test_bounds_of_flags_lie_where_the_guide_says() -> None:
+    for predicted, fits in ((0.85, True), (0.84, False), (2.3, True), (2.31, False)):
+        assert (mismatch_flags({"speedup_low": 1.0, "speedup_high": 2.0, "predicted": predicted}) == []) == fits
+    frame = pd.DataFrame({"tested": [200.0]})
+    samples = pd.DataFrame({"warmup": [False], "status": ["ok"], "error": [None], "unread": [""], "prompt": ["p"]})
+    quiet = {"note": "", "verdict": "unverified", "speedup": 1.0, "acceptance": 0.01, "tv_p": 0.0011, "ks_p": 0.0011}
+    assert measured_flags(quiet, [], samples, frame) == []
+    loud = {**quiet, "acceptance": 0.0099, "tv_p": 0.001, "ks_p": 0.001, "n_failed": 2, "n_run": 19}
+    words = ("invalid: 2 of 19 failed", "dead drafter", "tokens are dist", "log-probabilities are dist")
+    shown = measured_flags(loud, [], samples, frame)
+    assert all(flag.startswith(word) for flag, word in zip(shown, words, strict=True))
 
 
 @pytest.mark.parametrize(
