@@ -74,6 +74,8 @@ _UNIQUE = ("prompt", "repetition", "warmup", "step")
 """Columns that no two rows of a table share."""
 _WORDS = {"status": pa.array(["ok", "failed"])}
 """Columns of a few words."""
+_MOST = {"accepted": 100_000}
+"""Counts that no run reaches; acceptance is told at each depth up to the largest."""
 _JSON = ("scores", "stages")
 """Columns whose texts are JSON objects of numbers."""
 
@@ -164,6 +166,8 @@ def _problem_of_values(column: pa.ChunkedArray, name: str) -> str | None:
         return f"is none of {', '.join(_WORDS[name].to_pylist())}"
     if pa.types.is_integer(column.type) and (pc.min(column).as_py() or 0) < 0:
         return "is negative"
+    if name in _MOST and (pc.max(column).as_py() or 0) > _MOST[name]:
+        return f"is over {_MOST[name]:,}"
     for text in pc.unique(column).to_pylist() if name in _JSON else ():
         try:
             _NUMBERS.validate_json(text or "{}")

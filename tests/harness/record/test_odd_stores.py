@@ -174,6 +174,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "another status of a row": (row(SAMPLES, status="asleep"), "status is none of ok, failed"),
     "a row twice": (table(SAMPLES, lambda rows: rows + rows), "two rows of one prompt, repetition, warmup"),
     "a negative count": (row(STEPS, accepted=-3), "accepted is negative"),
+    "more accepted drafts than any run has": (row(STEPS, accepted=2**31, drafted=2**31), "accepted is over 100,000"),
     "a step twice": (table(STEPS, lambda rows: rows + rows), "two rows of one prompt, repetition, warmup, step"),
     "a suite of text": (body(MANIFEST, lambda entries: entries.update(suite="quick")), "has suite 'quick'"),
     "a report without a name": (body(MANIFEST, lambda entries: entries.update(suite={"report": {}})), "suite.report"),
