@@ -45,7 +45,7 @@ ENVIRONMENT = {
 }
 """A mutant has to be noticed by a test: shape checks take half of the time and are no tests."""
 FINAL = ("killed", "timeout", "invalid")
-START_S = 20.0
+START_S = 10.0
 """CPU time that a process may take beside its tests."""
 SLOWER = 4
 """A mutant whose tests take so many times their usual CPU time hangs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -81,19 +82,20 @@ def copy_tree(target: Path) -> None:
     link_packages(target, target)
 
 
-def preload(tree: Path, test_files: Sequence[str] = ()) -> None:
-    """Import what the tests import from elsewhere, once, before processes are forked, and compile the test files."""
-    code = "import sys, tests.conftest; print(*sys.modules)"
+def preload(tree: Path, test_files: Sequence[str]) -> None:
+    """Import what these tests import from elsewhere, once, before processes are forked; their compiled files stay."""
+    names = tree.with_suffix(".modules")
+    code = "import sys, pytest; pytest.main(sys.argv[2:]); print(*sys.modules, file=open(sys.argv[1], 'w'))"
     unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")  # the compiled modules are kept in the tree
     environment = {key: value for key, value in os.environ.items() if key not in unset} | {"PYTHONPATH": str(tree)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=environment, stdout=subprocess.PIPE, text=True)
-    for name in done.stdout.split():
+    collect = ["-q", "--collect-only", "-p", "no:cacheprovider", "--rootdir", str(tree), *test_files]
+    subprocess.run([sys.executable, "-c", code, names, *collect], cwd=tree, env=environment, stdout=subprocess.DEVNULL)
+    for name in names.read_text().split():
         if name.partition(".")[0] not in ("stridebench", "tests"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    collect = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "--rootdir", str(tree), *test_files]
-    if test_files:  # otherwise pytest rewrites their assertions in every trial
-        subprocess.run([sys.executable, *collect], cwd=tree, env=environment, stdout=subprocess.DEVNULL)
+    gc.collect()
+    gc.freeze()  # a trial collects garbage, and looks at its own objects alone
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float, cover: Sequence[str] = (), stop: bool = True) -> Trial:
