@@ -26,6 +26,8 @@ PACKAGES = ("harness", "methods", "tasks", "reports", "tests")
 WEIGHTS = "harness/backbones/weights"
 MEMORY = 32 * 2**30
 """Address space of a trial; a mutant may ask for any amount."""
+PYTEST = ("-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=native")
+"""Which test fails is all that is asked: to explain how two large values differ takes longer than most trials."""
 PATIENCE = 10
 """Wall time a trial may take for each second of CPU time that it is allowed: it may wait on a loaded machine."""
 
@@ -88,7 +90,7 @@ def preload(tree: Path, test_files: Sequence[str]) -> None:
     code = "import sys, pytest; pytest.main(sys.argv[2:]); print(*sys.modules, file=open(sys.argv[1], 'w'))"
     unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")  # the compiled modules are kept in the tree
     environment = {key: value for key, value in os.environ.items() if key not in unset} | {"PYTHONPATH": str(tree)}
-    collect = ["-q", "--collect-only", "-p", "no:cacheprovider", "--rootdir", str(tree), *test_files]
+    collect = [*PYTEST, "--collect-only", "--rootdir", str(tree), *test_files]
     subprocess.run([sys.executable, "-c", code, names, *collect], cwd=tree, env=environment, stdout=subprocess.DEVNULL)
     for name in names.read_text().split():
         if name.partition(".")[0] not in ("stridebench", "tests"):
@@ -142,7 +144,7 @@ def _pytest(tree: Path, tests: Sequence[str], limit_s: int, cover: Sequence[str]
     output = os.open(tree.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tree), *(["-x"] if stop else []), *tests]
+    arguments = [*PYTEST, "--rootdir", str(tree), *(["-x"] if stop else []), *tests]
     if not cover:
         return int(pytest.main(arguments, plugins=[Recorder(tree.with_suffix(".tests"))]))
     from coverage import Coverage
