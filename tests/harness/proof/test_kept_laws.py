@@ -355,6 +355,7 @@ def test_a_mutant_that_the_first_piece_does_not_catch_is_tried_on_the_other() ->
     assert not prove(method, [GREEDY_CASE]).catches
     proof = prove(method, [GREEDY_CASE], later=[DRAWN_CASE])
     assert proof.catches and [str(case) for case in proof.cases] == [str(GREEDY_CASE)]
+    assert prove(method, [GREEDY_CASE], mutants=False, later=[DRAWN_CASE]).mutants == ()
 
 
 def test_published_settings_and_injected_bugs_are_pieces_only_if_they_are_asked_for() -> None:

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import stdtrit
 
 from stridebench.harness.errors import StoreError, UsageError
-from stridebench.reports.gate.baseline import figures_of, make_baseline
+from stridebench.reports.gate.baseline import figures_of, make_baseline, unseeded
 from stridebench.reports.gate.decision import FAIL_ALPHA, GateResult, GateRow, gate
 from stridebench.reports.gate.document import COUNTS
 from stridebench.reports.gate.rendering import github_annotations, junit, markdown, sentence, table
@@ -410,6 +410,12 @@ def filling(passes: int, seconds: float = 10.0, **changes: Any) -> FakeStore:
     store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(8)])
     steps = [step(emitted=10, nfe=passes, ms=seconds)]
     return store.add(meta("c0", **changes), [record(f"p{i}", steps) for i in range(8)])
+
+
+def test_cells_of_another_seed_are_reruns_and_those_served_in_another_way_are_not() -> None:
+    changes: tuple[dict[str, Any], ...] = ({}, {"seed": 9}, {"way": "draft"}, {"serve": "other"}, {"rate": 2.0})
+    keys = [unseeded(run().add(meta("e", engine="vllm", **change), []).cell("e")) for change in changes]
+    assert keys[0] == keys[1] and len(set(keys)) == 4
 
 
 def test_a_method_that_drafts_nothing_is_held_to_its_passes() -> None:
