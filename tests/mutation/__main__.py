@@ -101,6 +101,8 @@ def measure_coverage(paths: Sequence[str], workers: int) -> None:
         copy_tree(tree)
         cover = [str(path.relative_to(ROOT)) for path in files()]
         run_tests(tree, [*QUICK, *test_files[number::workers]], 7200.0, cover, stop=False)
+        if not lines(tree.with_suffix(".tests")):
+            sys.exit(f"no test was run, perhaps because a file cannot be collected: see {tree.with_suffix('.log')}")
         shutil.rmtree(tree)
 
     parallel(measure, min(workers, len(test_files)))

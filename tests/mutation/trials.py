@@ -22,7 +22,7 @@ import pytest
 from stridebench.harness.run.checkouts import link_packages
 from tests.mutation.mutants import ROOT
 
-PACKAGES = ("harness", "methods", "tasks", "reports", "tests")
+FOLDERS = ("harness", "methods", "tasks", "reports", "tests", "docs", "examples")
 WEIGHTS = "harness/backbones/weights"
 MEMORY = 32 * 2**30
 """Address space of a trial; a mutant may ask for any amount."""
@@ -78,7 +78,7 @@ def copy_tree(target: Path) -> None:
     target.mkdir(parents=True)
     for path in (*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.ini"), ROOT / "LICENSE"):
         shutil.copy(path, target)
-    for name in PACKAGES:
+    for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "weights"))
     (target / WEIGHTS).symlink_to(ROOT / WEIGHTS)
     link_packages(target, target)
