@@ -166,7 +166,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.margins(x=0.1, y=0.18)
     if panel.floor is not None and _has_band(panel):
         axes.axhspan(panel.floor[f"{key}_low"], panel.floor[f"{key}_high"], color="0.93", zorder=0)
-    colours = _colours(cells["method"])
+    names = sorted(set(cells["method"]) - {"autoregressive"})
+    colours = {"autoregressive": "0.25"} | {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     for _, row in cells.iterrows():
         colour = BROKEN if row["verdict"] == "broken" else colours[row["method"]]
         x, y = row["speedup"], row[key]
@@ -186,12 +187,6 @@ def _has_band(panel: Panel) -> bool:
 def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
     low, high = row[f"{key}_low"], row[f"{key}_high"]
     return None if pd.isna(low) else [[max(0.0, row[key] - low)], [max(0.0, high - row[key])]]
-
-
-def _colours(methods: pd.Series[Any]) -> dict[str, object]:
-    """Return a colour a method; never that of broken cells."""
-    names = sorted(set(methods) - {"autoregressive"})
-    return {"autoregressive": "0.25"} | {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
 def sweeps(cells: pd.DataFrame) -> list[Sweep]:

@@ -69,7 +69,11 @@ def command(noise: bool, profile: Path | None, device: str, as_json: bool) -> No
         measured = measure_noise()
         checks.append(Check(what="timing", ok=measured.quiet, found=measured.words, level="note"))
     if profile is not None:
-        _measure(profile, device)
+        from stridebench.harness.run import machine_profile  # computes with torch
+
+        if profile.suffix not in (".yaml", ".yml"):
+            raise UsageError(f"{profile} is a machine profile, which `stride paper predict` reads as .yaml; name it so")
+        machine_profile.write(profile, device)
         checks.append(Check(what="profile", ok=True, found=str(profile), level="note"))
     document: dict[str, Any] = {
         "machine": provenance.machine(),
@@ -101,14 +105,6 @@ def answer(checks: Sequence[Check]) -> str:
     time = "" if seconds is None else f", about {duration_words(seconds)} on a CPU that reads 6 GB/s"
     fetched = f"; it fetches {', '.join(absent)} first" if absent else ""
     return f"quick will run: {len(plan.runnable)} cells in {types}{time}{fetched}"
-
-
-def _measure(profile: Path, device: str) -> None:
-    from stridebench.harness.run import machine_profile  # computes with torch
-
-    if profile.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{profile} is a machine profile, which `stride paper predict` reads as .yaml; name it so")
-    machine_profile.write(profile, device)
 
 
 def _checks() -> list[Check]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.entries import EngineUse, TaskUse
+from stridebench.harness.plan.suite import seconds_of
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.registry import ENGINES, TASKS
 from stridebench.reports.history.report import Change, changes
@@ -34,7 +34,6 @@ SUITE = "servers"
 """The suite that `stride engine run` decodes by default."""
 _LOOPBACK = "127.0.0.1"
 _STANDARD_ERROR = 2
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MOVES = ("acceptance", "length_per_draft", "length_per_pass")
 """Metrics whose change is reported; latency is only kept in the history, since load changes it."""
 
@@ -45,12 +44,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer v
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if match is None:
+        try:
+            return float(seconds_of(value))
+        except ValueError:
             self.fail(f"{value!r} is not a duration; write 60s, 5m, 8h or 1d", param, ctx)
-        return float(match[1]) * UNITS[match[2]]
 
 
 @click.group(name="engine", cls=LazyGroup)

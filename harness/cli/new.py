@@ -44,7 +44,12 @@ def method(name: str, out: Path | None) -> None:
     stride new method my_method --out ~/code/my-method
     """
     declare_all()
-    _check(name)
+    if keyword.iskeyword(name):
+        raise UsageError(f"the method name {name!r} is a keyword of Python; take one such as my_method")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        raise UsageError(f"the method name {name!r} is not lower_snake_case; take one such as my_method")
+    if name in METHODS:
+        raise UsageError(f"there is a method {name!r} already; take another name")
     folder = Path(f"stride-{name.replace('_', '-')}") if out is None else out
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty; name another folder with --out")
@@ -102,13 +107,3 @@ def _class_name(name: str) -> str:
     camel = "".join(map(str.capitalize, name.split("_")))
     template = (TEMPLATES / "method.py.txt").read_text(encoding="utf-8")
     return f"{camel}Method" if re.search(rf"\b{camel}\b", template) else camel
-
-
-def _check(name: str) -> None:
-    """Check that a name can be registered."""
-    if keyword.iskeyword(name):
-        raise UsageError(f"the method name {name!r} is a keyword of Python; take one such as my_method")
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        raise UsageError(f"the method name {name!r} is not lower_snake_case; take one such as my_method")
-    if name in METHODS:
-        raise UsageError(f"there is a method {name!r} already; take another name")

@@ -84,7 +84,7 @@ class PaperEntry(Strict):
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-UNITS = {"s": 1, "m": 60, "h": 3600}
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds of the units of a duration."""
 
 

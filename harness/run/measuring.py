@@ -128,7 +128,10 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
                 passes |= {} if settled is None else {group: settled}
         finally:
             store.release()
-    others = _others(load, watch.waited_ns / max(1, watch.steps_ns))
+    waited = watch.waited_ns / max(1, watch.steps_ns)
+    threads = f"threads waited for a core for {waited:.0%} of the measured time"
+    words = [*([load] if load else []), *([threads] if waited > WAITED else [])]
+    others = "".join(f"; {one}" for one in words)
     watch.check(len(probe.runnable), others)
     late = [cell for cell in probe.runnable if cell not in watch.took] if watch.is_over else []
     for cell in late:
@@ -138,13 +141,6 @@ def measure(plan: Plan, options: Options, begun: float) -> MeasuredCosts:
     unmeasured = frozenset({cost_key(cell) for cell in late} - cells.keys())
     costs = CellCosts(_cautious(plan, cells), loads, _small_pass(), time.monotonic() - begun, unmeasured, others)
     return MeasuredCosts(costs, passes)
-
-
-def _others(load: str | None, waited: float) -> str:
-    """Return the words of an error on what other processes did, or "" if the machine was quiet."""
-    threads = f"threads waited for a core for {waited:.0%} of the measured time"
-    words = [*([load] if load else []), *([threads] if waited > WAITED else [])]
-    return "".join(f"; {one}" for one in words)
 
 
 def _probe(plan: Plan) -> Plan:

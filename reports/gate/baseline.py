@@ -272,14 +272,12 @@ def _refuse_unlike(store: Store, rerun: Store) -> None:
 
 def verdict_of(cell: SealedCell) -> str | None:
     """Return the word of a cell's verdict, or None if no sample succeeded."""
-    word = cell.meta.verdict.word if cell.meta.verdict else None
-    return word
+    return cell.meta.verdict.word if cell.meta.verdict else None
 
 
 def machine_of(store: Store) -> str | None:
     """The fingerprint of the machine, equal where times may be compared."""
-    fingerprint: str | None = store.manifest.provenance.fingerprint
-    return fingerprint
+    return store.manifest.provenance.fingerprint
 
 
 def _rows(frame: pd.DataFrame) -> list[list[Any]]:

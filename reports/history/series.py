@@ -140,7 +140,7 @@ def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
         if line.get("status", "done") != "done" or line.get("role", "method") == "floor":
             continue
         first.setdefault(line["cell"], line)
-        for metric in _metrics(line):
+        for metric in [*METRICS, *_scores(line)]:
             number = line.get(metric)
             if isinstance(number, int | float) and math.isfinite(number):
                 machine = line.get("machine") if metric in SECONDS else None
@@ -193,10 +193,6 @@ def _order(key: tuple[Any, ...], cells: Sequence[str]) -> tuple[Any, ...]:
     cell, metric, machine = key
     place = METRICS.index(metric) if metric in METRICS else len(METRICS)
     return cells.index(cell), place, metric, machine or ""
-
-
-def _metrics(line: Mapping[str, Any]) -> list[str]:
-    return [*METRICS, *_scores(line)]
 
 
 def _scores(line: Mapping[str, Any]) -> list[str]:

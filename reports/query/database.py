@@ -63,7 +63,11 @@ def ask(sql: str, runs: Sequence[NamedRun], seconds: float = SECONDS) -> Answer:
         limit = threading.Timer(seconds, connection.interrupt)
         try:
             sql.encode()
-            _check(connection, sql)
+            statements = connection.extract_statements(sql)
+            kinds = [statement.type.name for statement in statements]
+            if len(kinds) != 1 or kinds[0] not in READING:
+                text = " and ".join(kinds) or "no statement"
+                raise UsageError(f"a query is one SELECT (or DESCRIBE, SUMMARIZE, EXPLAIN); found {text}")
             _fill(connection, sql, runs)
             connection.execute("SET lock_configuration = true")
             limit.start()
@@ -89,14 +93,6 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
         inner = sql.strip().rstrip(";")
         cursor = connection.execute(f"SELECT {shown} FROM (\n{inner}\n) AS answer({', '.join(columns)})")
     return Answer(_distinct(names), types, cursor.fetchall())
-
-
-def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    statements = connection.extract_statements(sql)
-    kinds = [statement.type.name for statement in statements]
-    if len(kinds) != 1 or kinds[0] not in READING:
-        text = " and ".join(kinds) or "no statement"
-        raise UsageError(f"a query is one SELECT (or DESCRIBE, SUMMARIZE, EXPLAIN); found {text}")
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, sql: str, runs: Sequence[NamedRun]) -> None:
