@@ -125,6 +125,16 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float, cover: Sequence[
     return Trial(status, [line["test"] for line in lines(log) if not line["passed"]], seconds)
 
 
+def absent(tree: Path) -> set[str]:
+    """Return the test functions of which the last run of the tree did not find an id.
+
+    A mutant may change the parameters that ids are made of, and pytest names the function alone.
+    """
+    log = tree.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+    prefix = f"ERROR: not found: {tree}/"
+    return {line.removeprefix(prefix) for line in log.splitlines() if line.startswith(prefix)}
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     """A file of JSON lines; none where it is absent."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

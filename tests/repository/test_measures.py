@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import covering, mutants
+from tests.mutation import covering, mutants, trials
 
 SPINE = """
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ def test_lines_that_run_at_import_are_covered_by_every_test_of_their_module():
     covered.imported.add((file, 3))
     assert covered.of(mutants.Mutant(file, "op", 0, 3, 0)) == {"a", "b"}
     assert covered.of(mutants.Mutant(file, "op", 0, 4, 0)) == set()
+
+
+def test_an_id_that_a_mutant_changed_is_no_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "test_x.py").write_text("import pytest\n@pytest.mark.parametrize('v', [2])\ndef test_a(v): pass\n")
+    arguments = [*trials.PYTEST, "--rootdir", str(tree), "-c", str(tree / "pytest.ini")]
+    (tree / "pytest.ini").write_text("[pytest]\n")
+    assert pytest.main([*arguments, f"{tree}/test_x.py::test_a[3]"]) == 4
+    tree.with_suffix(".log").write_text("".join(capfd.readouterr()))
+    assert trials.absent(tree) == {"test_x.py::test_a"}
 
 
 def test_the_lines_of_a_condition_are_those_of_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
