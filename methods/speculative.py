@@ -56,7 +56,7 @@ class Speculative(Method[ModelDrafter]):
     Args:
         drafter: a backbone of the same vocabulary. ``self`` is the target itself (a check, never a gain);
             ``self:layers=N`` is the target with N of its layers. ``NAME:vocab=tli`` has another vocabulary and drafts
-            with the tokens of both.
+            with the tokens of both; ``NAME:vocab=slem`` drafts the target's tokens of a text that it writes greedily.
         gamma: drafts a step, or the most if a policy ends them before.
         verifier: ``token`` tests one draft after the other by p / q. ``block`` tests all of them together, and keeps
             more. ``match`` keeps the drafts that a sample of the target repeats. ``coupled`` does so too, and the
@@ -165,6 +165,7 @@ class Speculative(Method[ModelDrafter]):
             cls("toy", 3),
             cls("self", 2),
             cls("toy:vocab=tli", 3),
+            cls("toy:vocab=slem", 3),
             *verifiers,
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),

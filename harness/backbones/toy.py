@@ -24,7 +24,7 @@ from torch import Tensor
 
 from stridebench.harness.backbones.slots.guided import GridGrammar
 from stridebench.harness.backbones.slots.snapshots import SnapshotCache
-from stridebench.harness.backbones.text.wrapped import TranslatedBackbone
+from stridebench.harness.backbones.text.wrapped import VOCABS, TranslatedBackbone
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
@@ -175,6 +175,7 @@ class Tabular(EnumerableBackbone):
             guidance=float(values["guidance"]),
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
+        self.letters = [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
         self._original = self
         self.state = str(values["state"])
         self.blocks: dict[tuple[int, ...], list[int]] = {}
@@ -209,7 +210,7 @@ class Tabular(EnumerableBackbone):
 
     def pieces(self) -> Sequence[str]:
         """Return a letter for each id; that of the last one is in no vocabulary of another size."""
-        return [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
+        return self.letters
 
     def cache(self, prompt: int = 1) -> TabularCache | SnapshotCache:
         if self.state == "recurrent":
@@ -225,11 +226,13 @@ class Tabular(EnumerableBackbone):
         """Return a model of the same vocabulary and codes whose seed follows from the parameters: any drafter.
 
         ``shrink``: its pictures are 1/shrink as high and wide. A name that ends in ``vocab=tli`` is a drafter with one
-        more id, which shares all of the target's tokens but the last.
+        more id, which shares all of the target's tokens but the last. One that ends in ``vocab=slem`` is too, and its
+        last id is written as the target's first two.
         """
         if not params:
             return self
-        if params.get("drafter", "").endswith("vocab=tli"):
+        vocab = params.get("drafter", "").rpartition(":vocab=")[2]
+        if vocab in VOCABS:
             larger = {
                 **self._values,
                 "vocabulary": self.vocabulary + 1,
@@ -237,7 +240,10 @@ class Tabular(EnumerableBackbone):
                 "state": "",
                 "context": 4 * self._values["context"],
             }
-            return TranslatedBackbone(Tabular(f"{self.name}/tli", {**larger, "seed": self._seed + 1, "alike": 0}), self)
+            inner = Tabular(f"{self.name}/{vocab}", {**larger, "seed": self._seed + 1, "alike": 0})
+            if vocab == "slem":
+                inner.letters[-1] = "".join(self.letters[:2])
+            return TranslatedBackbone(inner, self, vocab)
         seed = int.from_bytes(hashlib.sha256(repr(sorted(params.items())).encode()).digest()[:4], "big")
         rows, columns, *eol = self._values["grid"] or (0, 0)
         shrink = int(params.get("shrink", 1))

@@ -53,10 +53,12 @@ class Rows:
     Args:
         logits: raw, of the window's last R entries, in any float type.
         hidden: of all N entries, the layers in the order of the window's taps; or None if it has none.
+        passes: that the model made; a drafter with tokens of its own may make none or several.
     """
 
     logits: Float[Tensor, "R V"]
     hidden: Float[Tensor, "N G J E"] | None = None
+    passes: int = 1
 
 
 class Cache(ABC):

@@ -104,9 +104,10 @@ class MeteredCache(Cache):
         if self._of_target:
             self._meter.passes += 1
             self._meter.rows += len(window.tokens)
-        else:
-            self._meter.drafts += 1
-        return self._inner.extend(window)
+            return self._inner.extend(window)
+        rows = self._inner.extend(window)
+        self._meter.drafts += rows.passes
+        return rows
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """Keep entries of the inner cache."""

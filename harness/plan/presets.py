@@ -196,8 +196,8 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
 
     ``noise=SCALE`` and ``seed=N`` add noise to its logits; ``weights=FORMAT`` loads it in that format; ``vocab=tli``
-    drafts with the tokens that it shares with a target of another vocabulary; other keys make a variant of it
-    (``layers=26``).
+    drafts with the tokens that it shares with a target of another vocabulary, and ``vocab=slem`` with those of a text
+    that it writes; other keys make a variant of it (``layers=26``).
 
     Raises:
         UsageError: the text is malformed, or the drafter's vocabulary is not the target's.
@@ -208,18 +208,18 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
         return target.variant({"drafter": text})
     name, params = _split(text)
     noise, seed, vocab = (params.pop(key, None) for key in ("noise", "seed", "vocab"))
-    if vocab not in (None, "tli"):
-        raise UsageError(f"drafter {text!r}: vocab is {vocab!r}; known: tli")
+    from stridebench.harness.backbones.text.wrapped import VOCABS, NoisyBackbone, TranslatedBackbone
+
+    if vocab not in (None, *VOCABS):
+        raise UsageError(f"drafter {text!r}: vocab is {vocab!r}; known: {', '.join(VOCABS)}")
     if seed is not None and noise is None:
         raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
     if "weights" in params:
         name = f"{plain(target.name) if name == 'self' else name}:weights={params.pop('weights')}"
     own = name in ("self", target.name)
     model = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
-    from stridebench.harness.backbones.text.wrapped import NoisyBackbone, TranslatedBackbone
-
     if vocab:
-        model = TranslatedBackbone(model, target)
+        model = TranslatedBackbone(model, target, vocab)
     if model.capabilities.vocabulary != target.capabilities.vocabulary:
         raise UsageError(
             f"the drafter {text!r} has a vocabulary of {model.capabilities.vocabulary} tokens and the target "

@@ -1,7 +1,9 @@
 """Drafters made of another backbone: with noise on its logits, or with the ids of another vocabulary.
 
-Source of the latter: Timor et al. 2025, arXiv:2502.05202, Algorithm 4 (token-level intersection, TLI). Its distribution
-is the drafter's over the tokens that both vocabularies have, which is what is drawn, so the output keeps the target's.
+Source of the latter: Timor et al. 2025, arXiv:2502.05202. Token-level intersection (TLI, Algorithm 4): the distribution
+is the drafter's over the tokens that both vocabularies have. String-level exact match (SLEM): the drafter writes a text
+greedily, and the target's tokens of it are the drafts, each a point mass. Drafts are drawn from the rows that are
+recorded, so the output keeps the target's distribution.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class NoisyCache(Cache):
         return torch.from_numpy(np.stack(rows))
 
 
+VOCABS = ("tli", "slem")
+"""Ways to draft with another vocabulary."""
 LONGEST = 4
 """Most ids of a drafter that stand for one id of the target; of more the last ones."""
 
@@ -153,20 +157,27 @@ class Intersection:
 
 @final
 class TranslatedBackbone(DrafterOnly):
-    """A drafter that reads and proposes the target's ids. It drafts chains, in its own order of entries."""
+    """A drafter that reads and proposes the target's ids. It drafts chains, in its own order of entries.
+
+    Args:
+        vocab: "tli" draws shared tokens; "slem" proposes the target's tokens of a text that the drafter writes.
+    """
 
     example = "NAME:vocab=tli"
 
-    def __init__(self, inner: Backbone, target: Backbone) -> None:
-        self.name = f"{inner.name}:vocab=tli"
+    def __init__(self, inner: Backbone, target: Backbone, vocab: str = VOCABS[0]) -> None:
+        self.name = f"{inner.name}:vocab={vocab}"
         self.dtype, self.device, self.fingerprint = inner.dtype, inner.device, inner.fingerprint
-        context = inner.capabilities.context // LONGEST
+        context = inner.capabilities.context // LONGEST - (vocab == "slem")  # what it writes ahead takes one token more
         self.capabilities = Capabilities(target.capabilities.vocabulary, context)
-        self._inner, self._shared = inner, Intersection.of(inner, target)
+        shared = Intersection.of(inner, target)
+        self._inner, self._shared = inner, shared
+        self._written = None if vocab == "tli" else WrittenText(shared, inner.pieces(), target.encode)
         self.weights_of = inner
 
-    def cache(self) -> TranslatedCache:
-        return TranslatedCache(self._inner.cache(), self._shared)
+    def cache(self) -> Cache:
+        inner = self._inner.cache()
+        return TranslatedCache(inner, self._shared) if self._written is None else WritingCache(inner, self._written)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
         """Return a cache that reads the target's ids of the prompt, as its sessions do."""
@@ -205,3 +216,115 @@ class TranslatedCache(Cache):
             raise ContractError("a drafter of another vocabulary keeps the beginning of a chain; it drafts no tree")
         del self._ends[length + len(entries) :]
         self._inner.keep(self._ends[-1] if self._ends else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenText:
+    """Reads a text that a drafter writes as tokens of the target.
+
+    Args:
+        pieces: texts of the drafter's ids.
+        encode: returns the target's ids of a text.
+    """
+
+    shared: Intersection
+    pieces: Sequence[str]
+    encode: Callable[[str], Sequence[int]]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WrittenText:
+        return self
+
+    def tokens(self, last: int, text: str) -> Sequence[int]:
+        """Return the target's tokens of a text behind a token, which is read with it so that spaces are right."""
+        texts = self.shared.texts
+        behind = [id for id in self.encode(texts[last] + text) if texts[id]]
+        if texts[last] and behind[:1] == [last]:
+            return behind[1:]
+        return [id for id in self.encode(text) if texts[id]]
+
+
+@final
+class WritingCache(Cache):
+    """A cache of the target's ids whose logits allow the next token of a text that a drafter of other ids writes.
+
+    A token is settled once the text goes on behind it, or after ``LONGEST`` ids. While the tokens that follow are those
+    of the text, the drafter goes on in its own ids. Otherwise what it wrote is dropped, and the tokens are read one by
+    one, so that a draft depends on the tokens before it and not on earlier drafts. A text without a token allows all.
+    """
+
+    def __init__(self, inner: Cache, written: WrittenText) -> None:
+        self._inner, self._written = inner, written
+        self._tokens: list[int] = []
+        self._ends: list[int] = []  # of the tokens that were read one by one, in the drafter's ids
+        self._ids: list[int] = []  # the drafter's, those that it wrote included
+        self._held = 0  # entries of the inner cache
+        self._text, self._said = "", -1  # written and not followed yet; the token proposed last
+
+    def extend(self, window: Window) -> Rows:
+        if window.sees is not None or window.taps:
+            raise UsageError("a drafter of another vocabulary drafts chains; take a method that drafts no tree with it")
+        tokens, passes = window.tokens.tolist(), 0
+        device = window.tokens.device
+        logits = torch.zeros(window.rows, len(self._written.shared.texts), device=device)
+        for place, token in enumerate(tokens, window.rows - len(tokens)):
+            self._append(token, alone=len(tokens) == 1)
+            if place < 0:
+                continue
+            ids = self._written.tokens(token, self._text)
+            for _ in range(LONGEST):
+                if len(ids) > 1:
+                    break
+                self._write(device)
+                passes += 1
+                ids = self._written.tokens(token, self._text)
+            self._said = ids[0] if ids else -1
+            if ids:
+                logits[place].fill_(float("-inf"))[ids[0]] = 0.0
+        if not window.rows:
+            self._read(0, device)
+        return Rows(logits, passes=passes)
+
+    def _append(self, token: int, alone: bool) -> None:
+        """Read a token of the target: as the drafter wrote it, if it is the one proposed last, or by itself."""
+        text = self._written.shared.texts[token]
+        if alone and token == self._said and self._text.startswith(text):
+            self._text = self._text.removeprefix(text)
+            self._tokens.append(token)
+            return
+        self._tokens.append(token)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop what was written, and read the tokens that followed it one by one."""
+        base = self._ends[-1] if self._ends else 0
+        del self._ids[base:]
+        if self._held > base:
+            self._held = base
+            self._inner.keep(base)
+        for token in self._tokens[len(self._ends) :]:
+            self._ids += self._written.shared.read(token)
+            self._ends.append(len(self._ids))
+        self._text, self._said = "", -1
+
+    def _write(self, device: torch.device) -> None:
+        id = int(self._read(1, device).argmax())
+        self._ids.append(id)
+        self._text += self._written.pieces[id]
+
+    def _read(self, rows: int, device: torch.device) -> Float[Tensor, "R W"]:
+        """Append the ids that the inner cache lacks; the last one again if its logits are needed."""
+        if rows and self._held == len(self._ids):
+            self._held -= 1
+            self._inner.keep(self._held)
+        ids, base = torch.tensor(self._ids[self._held :], dtype=torch.long, device=device), self._held
+        self._held = len(self._ids)
+        places = torch.arange(base, self._held, device=device)
+        return self._inner.extend(Window(ids, places, base, None, rows)).logits
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        if list(entries) != list(range(len(entries))):
+            raise ContractError("a drafter of another vocabulary keeps the beginning of a chain; it drafts no tree")
+        if (kept := length + len(entries)) < len(self._tokens):
+            del self._tokens[kept:]
+            del self._ends[kept:]
+            self._drop()

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.text.wrapped import Intersection, TranslatedBackbone, TranslatedCache
+from stridebench.harness.backbones.text.wrapped import (
+    VOCABS,
+    Intersection,
+    TranslatedBackbone,
+    TranslatedCache,
+    WritingCache,
+    WrittenText,
+)
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.cache import Cache, Window
+from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
+from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.specinfer import SpecInfer
+from stridebench.methods.speculative import Speculative
 
 TARGET, DRAFTER = Tabular("target", {"vocabulary": 3}), Tabular("drafter", {"vocabulary": 5, "seed": 7})
 TEXTS = {"b": [9, 9, 4, 4, 2, 1]}
@@ -43,10 +53,11 @@ def test_of_several_ids_with_one_text_the_first_one_stands_for_it(monkeypatch: p
     assert (shared.own.tolist(), shared.target.tolist()) == ([2, 1], [0, 1])
 
 
-def test_without_a_shared_token_there_is_no_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_without_a_shared_token_there_is_no_drafter(vocab: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tabular, "pieces", lambda self: [f"{self.vocabulary} {id}" for id in range(self.vocabulary)])
     with pytest.raises(UsageError, match="drafter and target have no token in common"):
-        TranslatedBackbone(DRAFTER, TARGET)
+        TranslatedBackbone(DRAFTER, TARGET, vocab)
 
 
 def test_logits_are_those_behind_the_last_id_of_a_token_at_the_shared_ids() -> None:
@@ -66,6 +77,70 @@ def test_a_kept_beginning_is_read_as_if_nothing_had_followed(length: int, entrie
     assert torch.equal(again, rows(TranslatedCache(DRAFTER.cache(), SHARED), (0, 1, 2, 2), 0, 1))
 
 
+# A drafter that writes "b", then "cd", then "a", whatever it reads; the target has "a", "b", "c" and "d".
+LETTERS = Intersection(
+    torch.tensor([0, 1]), torch.tensor([0, 1]), "abcd", {"c": [3], "d": [4]}.__getitem__, {0: (0,), 1: (1,)}
+)
+WRITTEN = WrittenText(LETTERS, ["a", "b", "cd", "c", "d"], lambda text: ["abcd".index(letter) for letter in text])
+
+
+class Writer(Cache):
+    """Writes the ids 1, 2 and 0 in turn, by the number of its entries."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def extend(self, window: Window) -> Rows:
+        assert window.positions.tolist() == list(range(len(self.read), len(self.read) + len(window.tokens)))
+        self.read += window.tokens.tolist()
+        return Rows(torch.eye(5)[[[1, 2, 0][(len(self.read) - 1) % 3]]][: window.rows])
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        del self.read[length:]
+
+
+def test_a_text_that_the_drafter_writes_is_read_in_the_targets_tokens() -> None:
+    """Behind "a" it writes "b" and "cd": "b" is settled by "c", "c" by "d", and "d" by the "a" that comes then."""
+    inner = Writer()
+    cache = WritingCache(inner, WRITTEN)
+    passes, said = [], []
+    for place, token in enumerate([0, 1, 2, 3]):
+        result = cache.extend(Window(torch.tensor([token]), torch.tensor([place]), place, None, 1))
+        said.append(torch.isfinite(result.logits[0]).nonzero()[:, 0].tolist())
+        passes.append(result.passes)
+    assert (said, passes) == ([[1], [2], [3], [0]], [2, 0, 1, 1])
+    assert inner.read == [0, 1, 2, 0]
+
+
+def test_what_was_written_is_dropped_at_a_token_that_it_does_not_have() -> None:
+    inner = Writer()
+    cache = WritingCache(inner, WRITTEN)
+    for place, tokens in enumerate([[0], [1], [2]]):
+        cache.extend(Window(torch.tensor(tokens), torch.tensor([place]), place, None, 1))
+    cache.keep(2)
+    cache.extend(Window(torch.tensor([3, 0]), torch.tensor([2, 3]), 2, None, 0))
+    assert inner.read == [0, 1, 4, 0]  # each token by itself
+
+
+def test_drafts_of_a_text_are_counted_by_the_passes_that_write_it() -> None:
+    draws = SeededDraws(0, "t", "p", 0)
+    run = open_run(TARGET, lambda name: TARGET.variant({"drafter": name}), (0, 1), Sampling(0.0), 20, draws)
+    steps = decode(Speculative("toy:vocab=slem", 4), run).steps
+    assert sum(step.draft_nfe for step in steps) == run.models.meter.drafts > sum(step.drafted for step in steps) / 2
+    assert {step.draft_nfe - step.drafted for step in steps} > {0} and sum(step.accepted for step in steps) > 0
+
+
+def test_a_text_of_another_tokenizer_leaves_greedy_tokens_as_they_are() -> None:
+    model = presets.load("tiny:smollm2-135m", "fp32", "cpu")
+    load_drafter = partial(presets.drafter, model)
+    prompt = model.encode("def total(values):")
+    plain, drafted = (
+        decode(method, open_run(model, load_drafter, prompt, Sampling(0.0), 12, SeededDraws(0, "t", "p", 0)))
+        for method in (Autoregressive(), Speculative("embedded-code:vocab=slem", 3))
+    )
+    assert plain.tokens == drafted.tokens and sum(step.drafted for step in drafted.steps) > 12
+
+
 def test_a_tree_on_another_vocabulary_is_an_error() -> None:
     run = open_run(
         TARGET, lambda name: TARGET.variant({"drafter": name}), (0,), Sampling(), 8, SeededDraws(0, "t", "p", 0)
@@ -76,7 +151,7 @@ def test_a_tree_on_another_vocabulary_is_an_error() -> None:
 
 def test_an_unknown_kind_of_vocabulary_names_those_that_are_known() -> None:
     model = presets.load("embedded-code", "fp32", "cpu")
-    with pytest.raises(UsageError, match=r"vocab is 'slam'; known: tli"):
+    with pytest.raises(UsageError, match=r"vocab is 'slam'; known: tli, slem"):
         presets.drafter(model, "embedded-digits-s:vocab=slam")
 
 
