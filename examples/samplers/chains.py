@@ -43,3 +43,30 @@ def ensemble_weight(tokens, q, p, draws):
         if not draws.coin(1 - WEIGHT + WEIGHT * p[place, token] / q[place, token]):
             return [*tokens[:place], draws.token(np.maximum(p[place] - q[place], 0))]
     return [*tokens, draws.token(p[-1])]
+
+
+def race_again(q, left):
+    """Return the distribution of argmin noise / left, given that argmin noise / q is a token that ``left`` lacks.
+
+    With m the least noise / q, any other token has the noise q m and an exponential time on top; m is exponential too.
+    """
+    order = np.flatnonzero(left)
+    order = order[np.argsort(q[order] / left[order])]
+    enters, rates = q[order] / left[order], np.cumsum(left[order])
+    reached = 1 / (1 + np.append(0, np.cumsum(rates[:-1] * np.diff(enters))))
+    ends = (reached - np.append(reached[1:], 0)) / rates
+    weights = np.zeros_like(left)
+    weights[order] = left[order] * np.cumsum(ends[::-1])[::-1]
+    return weights
+
+
+@sampler(drafts=3)
+def vllm_shared_noise(tokens, q, p, draws):
+    """vLLM before #54282: the noise that drew a draft draws its correction too.
+
+    Source: vllm-project/vllm, pull request 54282. Claim: lossless.
+    """
+    for place, token in enumerate(tokens):
+        if not draws.coin(p[place, token] / q[place, token]):
+            return [*tokens[:place], draws.token(race_again(q[place], np.maximum(p[place] - q[place], 0)))]
+    return [*tokens, draws.token(p[-1])]

@@ -38,6 +38,32 @@ def eagle_tree(tokens, parents, q, p, draws):
             return [*emitted, draws.token(target)]
 
 
+@sampler(parents=TREE, distinct=True)
+def traversal(tokens, parents, q, p, draws):
+    """Traversal verification: leaves are tested before the nodes above them, from the first leaf on.
+
+    Source: arXiv:2505.12398, which has no code of its authors. Claim: lossless.
+    """
+    target, accept, refused = [row.copy() for row in p], {-1: 1.0}, set()
+    while True:
+        path = [-1]
+        while left := [node for node in children(parents, path[-1]) if node not in refused]:
+            node, above = left[0], path[-1]
+            if node not in accept:
+                accept[node] = min(1.0, accept[above] * target[above + 1][tokens[node]] / q[node, tokens[node]])
+            path.append(node)
+        if len(path) == 1 or draws.coin(accept[path[-1]]):
+            return [*(tokens[node] for node in path[1:]), draws.token(target[path[-1] + 1])]
+        leaf, above = path[-1], path[-2]
+        refused.add(leaf)
+        rest = np.maximum(accept[above] * target[above + 1] - q[leaf], 0)
+        if rest.sum() > 0:
+            accept[above] = rest.sum() / (rest.sum() + 1 - accept[above])
+            target[above + 1] = rest / rest.sum()
+        else:
+            accept[above] = 0.0
+
+
 def target_only(tokens, parents, p, draws, single):
     """Keep the nodes whose target probability a uniform number, summed over siblings, or a threshold accepts."""
     emitted, last = [], -1

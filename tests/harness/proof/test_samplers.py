@@ -22,6 +22,7 @@ EXACT = {
     "mlx_equal",
     "sglang_tree",
     "stop_after_low_confidence",
+    "traversal",
     "vllm_block",
     "vllm_ngram",
     "vllm_token",
