@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -206,10 +207,10 @@ def _between(places: FloatArray, knots: FloatArray, values: FloatArray) -> Float
     return np.diff(np.array([np.interp(at, knot, value) for at, knot, value in rows]), axis=1)
 
 
-def guidance_dropped(outcomes: TokenOutcomes, share: float) -> FloatArray:
-    """Drawn without guidance with this probability, among the ids that may be drawn."""
-    assert outcomes.unguided is not None  # `usable` leaves it out
-    return mixed(outcomes.p, outcomes.unguided * (outcomes.p > 0), share)
+def dropped(outcomes: TokenOutcomes, part: Literal["unguided", "unpenalised"], share: float) -> FloatArray:
+    """Drawn without guidance, or without penalties, with this probability, among the ids that may be drawn."""
+    without: FloatArray = getattr(outcomes, part)  # `usable` leaves out those that are None
+    return mixed(outcomes.p, without * (outcomes.p > 0), share)
 
 
 def mixed(p: FloatArray, weights: FloatArray, share: float) -> FloatArray:
@@ -291,11 +292,17 @@ DRAFTED: Mapping[str, Alternative] = {
 }
 """Of a sampler whose drafter's distribution is known."""
 GUIDED: Mapping[str, Alternative] = {
-    "guidance dropped with 5 %": partial(guidance_dropped, share=0.05),
-    "guidance dropped with 25 %": partial(guidance_dropped, share=0.25),
-    "guidance dropped": partial(guidance_dropped, share=0.9),
+    "guidance dropped with 5 %": partial(dropped, part="unguided", share=0.05),
+    "guidance dropped with 25 %": partial(dropped, part="unguided", share=0.25),
+    "guidance dropped": partial(dropped, part="unguided", share=0.9),
 }
 """Of a sampler of a guided target."""
+PENALISED: Mapping[str, Alternative] = {
+    "penalties dropped with 5 %": partial(dropped, part="unpenalised", share=0.05),
+    "penalties dropped with 25 %": partial(dropped, part="unpenalised", share=0.25),
+    "penalties dropped": partial(dropped, part="unpenalised", share=0.9),
+}
+"""Of a sampling with penalties."""
 
 
 def added() -> Mapping[str, Alternative]:
@@ -307,6 +314,7 @@ def usable(outcomes: TokenOutcomes) -> dict[str, Alternative]:
     """Return the alternatives that can be computed from these outcomes."""
     cut = CUT if outcomes.top_p < 1 else {}
     guided = GUIDED if outcomes.unguided is not None else {}
+    guided = {**guided, **(PENALISED if outcomes.unpenalised is not None else {})}
     repeated = REPEATED if outcomes.stood is not None else {}
     return {**OWN, **repeated, **cut, **(DRAFTED if outcomes.q is not None else {}), **guided, **added()}
 

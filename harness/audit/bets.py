@@ -164,6 +164,8 @@ def biases(outcomes: TokenOutcomes) -> dict[str, FloatArray]:
         kinds["draft"] = outcomes.q * (p > 0)
     if outcomes.unguided is not None:
         kinds["no guidance"] = outcomes.unguided * (p > 0)
+    if outcomes.unpenalised is not None:
+        kinds["no penalties"] = outcomes.unpenalised * (p > 0)
     total = {name: law.sum(1, keepdims=True) for name, law in kinds.items()}
     return {name: np.divide(law, total[name], out=p.copy(), where=total[name] > 0) for name, law in kinds.items()}
 

@@ -39,6 +39,7 @@ class TokenOutcomes:
         copies: the outcome that continues the context's last n-gram as before, [N]; -1 if there is none.
         top_p: of the sampling.
         unguided: probability of each outcome if guidance is dropped, [N, A], or None without guidance.
+        unpenalised: the same if the penalties of the request are dropped, or None without penalties.
         stood: how often the outcome's id stands in the context so far, [N, A]; 0 for the other ids together.
         stood_in_output: the same of the output alone, without the prompt.
         places: whether the token is at each of `PLACES`, [N, L], or None if it is unknown which tokens a step emitted.
@@ -51,6 +52,7 @@ class TokenOutcomes:
     q: FloatArray | None = None
     top_p: float = 1.0
     unguided: FloatArray | None = None
+    unpenalised: FloatArray | None = None
     stood: FloatArray | None = None
     stood_in_output: FloatArray | None = None
     places: BoolArray | None = None

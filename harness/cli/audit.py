@@ -66,7 +66,14 @@ UNKNOWN_DRAFTER = (
 @click.option("--temperature", "-t", type=float, help="With --tokens or a server: of the sampling, above 0.")
 @click.option("--top-p", type=float, help="With --tokens or a server: of the sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens or a server: of the sampling. Default: 0, all ids.")
-@click.option("--min-p", type=float, help="With --tokens: of their sampling. Default: 0, all ids.")
+@click.option("--min-p", type=float, help="With --tokens or a server: of the sampling. Default: 0, all ids.")
+@click.option(
+    "--penalty",
+    "penalties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="With a server: presence, frequency, repetition, or the id of a token whose logit is raised by so many nats.",
+)
 @click.option("--drafter", help="With --tokens: the model that drafted, if one did; bets use its distribution too.")
 @click.option(
     "--margin", type=float, help="With --tokens: no bet this near to a cut, in logits. Default: 0.25, for bf16."
@@ -87,6 +94,7 @@ def command(
     run: Path | None,
     tokens: Path | None,
     kernels: tuple[str, ...],
+    penalties: tuple[str, ...],
     trials: int | None,
     as_json: bool,
     dtype: str | None,
@@ -102,9 +110,10 @@ def command(
     line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}; it may name the tokens of each decode step, such as
     "emitted": [1, 1], and then biases at one place of a step are bet on too.
 
-    A server of vLLM is audited by its own scoring, which needs no weights: it decodes the prompts at T, reads prompt
-    and output again, and the bets use the probabilities that it gives the tokens then. With --plain its plain decode
-    is audited too. If both are refuted, its scoring and its sampling disagree, and nothing is said of drafts.
+    A server is audited by its own scoring, which needs no weights: it decodes the prompts at T, reads prompt and
+    output again, and the bets use the probabilities that it gives the tokens then, behind the penalties and cuts of
+    the request. At T = 0 each token must be the most probable one, but for near ties. With --plain its plain decode is
+    audited too. If both are refuted, its scoring and its sampling disagree, and nothing is said of drafts.
 
     Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens, or a cell that could not be audited), 2 error.
 
@@ -112,19 +121,24 @@ def command(
     stride audit runs/tonight
     stride audit --tokens served.jsonl --backbone smollm2-135m --temperature 0.8 --top-p 0.95
     stride audit http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl -t 0.8
+    stride audit http://127.0.0.1:8000 --prompts mine.jsonl -t 1 --min-p 0.05 --penalty presence=1
     stride audit --kernel transformers           total variation of its tokens to known distributions, with intervals
     stride audit --kernel transformers --kernel transformers_single_position --json
     """
     declare_all()
     server = {key: claimed.pop(key) for key in SERVER}
     if run is not None and str(run).startswith(("http:/", "https:/")) and server["prompts"] is not None:
-        settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k")}
+        settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k", "min_p")}
         if tokens is not None or kernels or trials is not None or any(claimed[key] is not None for key in claimed):
-            raise UsageError("a server takes prompts, a temperature, top-p and top-k; leave the options of others out")
+            raise UsageError(
+                "a server takes prompts, a temperature, cuts and penalties; leave out the options of a run or a file"
+            )
         sampling = Sampling(
             **{"temperature": 1.0} | {key: value for key, value in settings.items() if value is not None}
         )
-        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), sampling, as_json, server))
+        raise SystemExit(audit_server(str(run).replace(":/", "://", 1), sampling, penalties, as_json, server))
+    if penalties:
+        raise UsageError("--penalty goes with the URL of a server and --prompts")
     if unfit := [key for key in SERVER if server[key] is not None]:
         raise UsageError(f"--{unfit[0].replace('_', '-')} goes with the URL of a server and --prompts")
     if sum(map(bool, (run is not None, tokens is not None, kernels))) != 1:

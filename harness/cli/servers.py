@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stridebench.harness.cli.main import LocalPath, add_to_step_summary, emit, say
+from stridebench.harness.core.engine import Penalties
 from stridebench.harness.core.task import Prompt, Sampling
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.errors import UsageError
@@ -85,21 +86,21 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
     return AskedServers(uses, TaskUse("prompts", task, options["limit"]), chosen, tokens, seconds)
 
 
-def audit_server(url: str, sampling: Sampling, as_json: bool, options: Mapping[str, Any]) -> int:
+def audit_server(
+    url: str, sampling: Sampling, penalties: Sequence[str], as_json: bool, options: Mapping[str, Any]
+) -> int:
     """Audit a server by its own scoring, print the result, and return the exit code."""
-    from stridebench.harness.engines.check_verdict import audit_words
     from stridebench.harness.engines.scoring import audit_servers
 
-    if not sampling.temperature > 0 or not math.isfinite(sampling.temperature):
-        raise UsageError(
-            f"at T = {sampling.temperature:g} nothing is drawn; give a temperature above 0, or use engine check"
-        )
+    if not math.isfinite(sampling.temperature):
+        raise UsageError(f"the temperature is {sampling.temperature:g}; give a finite one")
+    changes = parsed_penalties(penalties)
     asked = asked_servers(url, None, "ids", options)
-    result = audit_servers(asked.uses, asked.task, asked.prompts, sampling, asked.tokens, asked.seconds)
+    result = audit_servers(asked.uses, asked.task, asked.prompts, sampling, asked.tokens, asked.seconds, changes)
     servers = [one for one in (result.own, result.plain) if one is not None]
-    lines = [f"{result.verdict}: {audit_words(result.own.audit)}"]
+    lines = [f"{result.verdict}: {_scored_words(result.own)}"]
     if result.plain is not None:
-        lines.append(f"- the plain decode: {result.plain.audit.verdict}: {audit_words(result.plain.audit)}")
+        lines.append(f"- the plain decode: {result.plain.verdict}: {_scored_words(result.plain)}")
     lines += [f"- {line}" for one in servers for line in _findings(one)]
     add_to_step_summary("\n\n".join(lines))
     if as_json:
@@ -109,13 +110,55 @@ def audit_server(url: str, sampling: Sampling, as_json: bool, options: Mapping[s
     return result.exit_code
 
 
+def parsed_penalties(entries: Sequence[str]) -> Penalties:
+    """Return the penalties that are written as NAME=VALUE.
+
+    Raises:
+        UsageError: an entry has another name or no finite number.
+    """
+    values: dict[str, float] = {}
+    bias: dict[int, float] = {}
+    for entry in entries:
+        name, _, written = entry.partition("=")
+        try:
+            value = float(written)
+        except ValueError:
+            value = math.nan
+        known = name in ("presence", "frequency", "repetition") or name.isdecimal()
+        if not known or not math.isfinite(value) or (name == "repetition" and value <= 0):
+            raise UsageError(
+                f"--penalty {entry} is not a penalty; write presence=0.5, frequency=0.2, repetition=1.2 (above 0), or "
+                "42=-1.5 for a bias on the logit of the id 42"
+            )
+        if name.isdecimal():
+            bias[int(name)] = value
+        else:
+            values[name] = value
+    return Penalties(**values, bias=bias)
+
+
+def _scored_words(one: ScoredServer) -> str:
+    """Return what the scoring of a server shows of its tokens."""
+    from stridebench.harness.engines.check_verdict import audit_words
+
+    if one.audit is not None:
+        return audit_words(one.audit)
+    assert one.greedy is not None  # one of both
+    lower = f"{one.greedy.lower} of {one.greedy.tokens} tokens are not the most probable one by the server's own rows"
+    return f"{lower}, by up to {one.greedy.largest:.2f} nats ({one.greedy.where})" if one.greedy.lower else lower
+
+
 def _findings(one: ScoredServer) -> list[str]:
     """Return what else the scoring of a server shows."""
-    total = one.audit.tokens + one.audit.near
-    lines = [f"{one.url}: {one.audit.tokens} of {total} tokens of {one.prompts} outputs could bet"]
+    lines = []
+    if one.audit is not None:
+        total = one.audit.tokens + one.audit.near
+        lines.append(f"{one.url}: {one.audit.tokens} of {total} tokens of {one.prompts} outputs could bet")
     if one.failed:
-        lines.append(f"{one.url}: {one.failed} requests failed")
-    if one.sent.worst is not None:
+        lines.append(f"{one.url}: {one.failed} requests failed, or came without some ids")
+    if one.sent is not None and one.sent.missing:
+        lines.append(f"{one.url}: {one.sent.missing} tokens were sent without probabilities")
+    if one.sent is not None and one.sent.worst is not None:
         said = "are right" if one.sent.right else "are wrong"
         apart = f"they differ by up to {one.sent.worst:.2f} from the scored ones ({one.sent.where})"
         lines.append(f"{one.url}: the probabilities sent with {one.sent.tokens} tokens {said}: {apart}")

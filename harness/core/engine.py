@@ -77,6 +77,28 @@ class Tells:
 
 
 @dataclass(frozen=True)
+class Penalties:
+    """Changes of the logits that a request asks for, before temperature and cuts.
+
+    Args:
+        presence: nats by which an id that stands in the output so far is lowered.
+        frequency: nats for each time that it stands there.
+        repetition: positive logits of ids in prompt and output are divided by it, negative ones multiplied; 1 for none.
+        bias: nats that are added to the logit of an id.
+    """
+
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+
+    def shift(self, token: int | None, count: int) -> float:
+        """Return the nats that are added to a token which stands ``count`` times in the output, without repetition."""
+        bias = 0.0 if token is None else self.bias.get(token, 0.0)
+        return bias - self.presence * (count > 0) - self.frequency * count
+
+
+@dataclass(frozen=True)
 class EngineRequest:
     """One request.
 
@@ -86,6 +108,8 @@ class EngineRequest:
         temperature: 0 is greedy.
         top_k: 0 keeps all.
         top_p: 1 keeps all.
+        min_p: 0 keeps all.
+        penalties: changes of the logits.
         seed: of this request.
         max_tokens: the budget of the output.
         ignore_eos: the end of text is an ordinary token.
@@ -99,6 +123,8 @@ class EngineRequest:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    penalties: Penalties = Penalties()
     seed: int = 0
     ignore_eos: bool = False
     top_logprobs: int = 0

@@ -12,7 +12,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply, TokenRow, finite, whole
+from stridebench.harness.core.engine import (
+    AcceptanceCounts,
+    Chunk,
+    EngineFault,
+    Penalties,
+    Reply,
+    TokenRow,
+    finite,
+    whole,
+)
 from stridebench.harness.errors import UsageError
 
 
@@ -42,6 +51,7 @@ class ArrivingAnswer:
     finish: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     acceptance: AcceptanceCounts | None = None
+    lost: bool = False  # an id that the engine counted was not sent
 
     def reply(self, gives_ids: bool) -> Reply:
         """Return the whole answer.
@@ -71,6 +81,8 @@ class ArrivingAnswer:
         )
 
 
+TINY = 1e-45
+"""Probability of a token that was sent with 0."""
 SUM = 1.001
 """Largest sum of the probabilities of a row, since engines round them."""
 
@@ -82,7 +94,8 @@ def rows_of(logprobs: Mapping[str, Any]) -> list[TokenRow]:
         EngineFault: a log-probability is not a finite number, or those of a row add up to more than 1.
     """
     if (content := logprobs.get("content")) is not None:
-        tops = [[(_name(top), top["logprob"]) for top in one.get("top_logprobs") or ()] for one in content]
+        listed = [one.get("top_logprobs") or one.get("top_probs") or () for one in content]
+        tops = [[(_name(top), _log(top)) for top in top_of_one] for top_of_one in listed]
         return [row_of(_name(one), top) for one, top in zip(content, tops, strict=True)]
     pairs = zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=True)
     return [row_of(str(token), (top or {}).items()) for token, top in pairs]
@@ -90,6 +103,11 @@ def rows_of(logprobs: Mapping[str, Any]) -> list[TokenRow]:
 
 def _name(entry: Mapping[str, Any]) -> str:
     return str(entry["token"] if entry.get("id") is None else f"id {entry['id']}")
+
+
+def _log(entry: Mapping[str, Any]) -> Any:
+    """Return the log-probability of an entry; llama.cpp sends probabilities of what its sampler draws from."""
+    return math.log(max(finite(entry["prob"]) or 0.0, TINY)) if "prob" in entry else entry["logprob"]
 
 
 def row_of(token: str, top: Iterable[tuple[str, Any]]) -> TokenRow:
@@ -103,6 +121,21 @@ def row_of(token: str, top: Iterable[tuple[str, Any]]) -> TokenRow:
     if (total := math.fsum(map(math.exp, merged.values()))) > SUM:
         raise EngineFault("malformed", f"probabilities of one token add up to {total:.3g}: natural logs are expected")
     return TokenRow(token, merged)
+
+
+def penalty_fields(penalties: Penalties, repetition: str) -> dict[str, object]:
+    """Return the fields of a request for the penalties that change something.
+
+    Args:
+        repetition: the name of the field for the penalty of that name.
+    """
+    named = {"presence_penalty": penalties.presence, "frequency_penalty": penalties.frequency}
+    fields: dict[str, object] = {name: value for name, value in named.items() if value}
+    if penalties.repetition != 1:
+        fields[repetition] = penalties.repetition
+    if penalties.bias:
+        fields["logit_bias"] = {str(token): nats for token, nats in penalties.bias.items()}
+    return fields
 
 
 # The key of a server: it comes from the environment, and is never stored or printed.

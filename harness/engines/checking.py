@@ -20,6 +20,7 @@ from stridebench.harness.core.engine import (
     EngineFault,
     EngineRequest,
     EngineWeights,
+    Penalties,
     Reply,
     TokenRow,
 )
@@ -59,27 +60,32 @@ def adapter_of(url: str, key_env: str) -> str:
 
 
 class RowsEngine(Engine):
-    """An engine that is asked for the most probable tokens too, and keeps those of its last answer."""
+    """An engine that is asked for the most probable tokens too, and keeps those of its last answer.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self.rows, self.prompt_ids = engine, tuple[TokenRow, ...](), tuple[int, ...]()
+    Args:
+        penalties: of every request.
+    """
+
+    def __init__(self, engine: Engine, penalties: Penalties | None = None) -> None:
+        self.engine, self._penalties = engine, penalties or Penalties()
+        self.rows, self.prompt_ids = tuple[TokenRow, ...](), tuple[int, ...]()
 
     def open(self, weights: EngineWeights) -> None:
         """Find the server."""
-        self._engine.open(weights)
+        self.engine.open(weights)
 
     def close(self) -> None:
         """Close the connections."""
-        self._engine.close()
+        self.engine.close()
 
     def counters(self) -> Counters | None:
         """Return the server's counters, or None if it has none."""
-        return self._engine.counters() if self._engine.tells.counters else None
+        return self.engine.counters() if self.engine.tells.counters else None
 
     def generate(self, request: EngineRequest) -> Reply:
         """Decode one prompt."""
         self.rows, self.prompt_ids = (), ()
-        reply = self._engine.generate(replace(request, top_logprobs=TOP))
+        reply = self.engine.generate(replace(request, top_logprobs=TOP, penalties=self._penalties))
         self.rows, self.prompt_ids = reply.rows or (), reply.prompt_ids or ()
         return reply
 

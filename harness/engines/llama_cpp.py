@@ -6,14 +6,27 @@ the steps with a draft come from the counters. ``timings`` lacks the keys of dra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
-from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, rows_of
+from stridebench.harness.core.engine import (
+    AcceptanceCounts,
+    Chunk,
+    EngineFault,
+    EngineRequest,
+    Penalties,
+    Tells,
+    TokenRow,
+    whole,
+    whole_list,
+)
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, penalty_fields, rows_of
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
+
+SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
+"""The order of other engines: by itself llama.cpp divides by the temperature after the cuts."""
 
 
 @ENGINES.register("llama_cpp")
@@ -31,6 +44,7 @@ class LlamaCpp(OpenAI):
         counters=("output_tokens", "draft_steps", "drafted", "accepted", "per_position"),
         logprobs=True,
     )
+    scores_penalised: ClassVar[bool] = True
     path: ClassVar[str] = "/completion"
     metrics: ClassVar[Mapping[str, str]] = {
         "output_tokens": "llamacpp:tokens_predicted_total",
@@ -48,7 +62,10 @@ class LlamaCpp(OpenAI):
             "temperature": request.temperature,
             "top_k": request.top_k,
             "top_p": request.top_p,
-            "min_p": 0.0,
+            "min_p": request.min_p,
+            "samplers": SAMPLERS,
+            **penalty_fields(request.penalties, "repeat_penalty"),
+            **({} if request.penalties == Penalties() else {"repeat_last_n": -1}),
             "seed": request.seed,
             "ignore_eos": request.ignore_eos,
             "cache_prompt": False,
@@ -58,18 +75,51 @@ class LlamaCpp(OpenAI):
             **self.body,
         }
 
+    def tokenise(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text as the server reads it as a prompt."""
+        told = self.server.json("/tokenize", {"content": text, "add_special": True, "parse_special": True})
+        return whole_list(told.get("tokens") if isinstance(told, Mapping) else None) or ()
+
+    def score(
+        self, ids: Sequence[int], output: Sequence[int], width: int, penalties: Penalties
+    ) -> tuple[TokenRow, ...]:
+        """Return the probabilities of each token of an output: one request a token, on the cached prefix.
+
+        With penalties they are those of the server's own sampler behind its penalties, which a request of one token
+        applies where nothing is drafted.
+        """
+        rows = []
+        for place, token in enumerate(output):
+            text = (*ids, *output[:place])
+            request = EngineRequest(text, None, 1, temperature=1.0, penalties=penalties, top_logprobs=width)
+            body = {**self.fields(request), "cache_prompt": True}
+            if penalties != Penalties():
+                body |= {"samplers": ["penalties"], "post_sampling_probs": True}
+            answer = self.answered(body, again=True)
+            if not answer.rows:
+                raise EngineFault("malformed", f"{self.url}{self.path} sent no probabilities of a token")
+            rows.append(TokenRow(f"id {token}", answer.rows[0].top))
+        return tuple(rows)
+
     def read(self, event: StreamEvent, answer: ArrivingAnswer) -> None:
         """A message holds a token or several; the last one holds the timings."""
         data = event.data
         ids = list(whole_list(data.get("tokens")) or ())
         if not data.get("stop"):
             answer.tokens += ids
-            answer.rows += rows_of({"content": data.get("completion_probabilities") or []})
+            # a token that ends within a character has no message, so its id is lost
+            counted = whole(data.get("tokens_predicted"))
+            answer.lost = answer.lost or (counted is not None and counted > len(answer.tokens))
+            rows = rows_of({"content": data.get("completion_probabilities") or []})
+            answer.rows += rows or [TokenRow(f"id {token}", {}) for token in ids]  # accepted drafts come without
             answer.text.append(str(data.get("content") or ""))
             answer.chunks.append(Chunk(event.arrived_ns, len(ids) or None))
             return
         answer.text.append(str(data.get("content") or ""))
         answer.finish = str(data.get("stop_type") or "stop")
+        if answer.lost or not any(row.top for row in answer.rows):
+            answer.rows = []
+        answer.tokens = [] if answer.lost else answer.tokens
         answer.acceptance = self.acceptance(data, answer)
         told = {"completion_tokens": "tokens_predicted", "prompt_tokens": "tokens_evaluated"}
         answer.usage = {ours: data[name] for ours, name in told.items() if data.get(name) is not None}

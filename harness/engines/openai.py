@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -19,11 +19,21 @@ from stridebench.harness.core.engine import (
     EngineFault,
     EngineRequest,
     EngineWeights,
+    Penalties,
     Reply,
     Tells,
+    TokenRow,
     whole_list,
 )
-from stridebench.harness.engines.answer import KEY_ENV, LOOPBACK, ArrivingAnswer, ServerKey, StreamEvent, rows_of
+from stridebench.harness.engines.answer import (
+    KEY_ENV,
+    LOOPBACK,
+    ArrivingAnswer,
+    ServerKey,
+    StreamEvent,
+    penalty_fields,
+    rows_of,
+)
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.registry import ENGINES
@@ -70,18 +80,18 @@ class Server:
         """Close its connections."""
         self._client.close()
 
-    def json(self, path: str) -> Any:
-        """Return the JSON of an endpoint. EngineFault: it did not answer with JSON."""
-        text = self.text(path)
+    def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON of an endpoint, to which ``body`` is posted. EngineFault: it did not answer with JSON."""
+        text = self.text(path, body)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.fault("malformed", f"{self.url}{path} answered no JSON: ", repr(text)) from error
 
-    def text(self, path: str) -> str:
-        """Return the text of an endpoint. EngineFault: it did not answer."""
+    def text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """Return the text of an endpoint, to which ``body`` is posted. EngineFault: it did not answer."""
         with self._faults(path):
-            response = self._read(path)
+            response = self._read(path, body)
             self._check(response, path)
             return str(response.text)
 
@@ -105,13 +115,14 @@ class Server:
                     return
                 yield StreamEvent(arrived, self._object(path, event.data))
 
-    def _read(self, path: str) -> Any:
-        """Return the answer of a GET request, which is repeated if the server closed a kept connection."""
+    def _read(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        """Return an answer that changes nothing; it is asked for again if the server closed a kept connection."""
+        method, content = ("GET", {}) if body is None else ("POST", {"json": dict(body)})
         try:
-            return self._client.get(path)
+            return self._client.request(method, path, **content)
         except self._httpx.RemoteProtocolError as closed:
             try:
-                return self._client.get(path)
+                return self._client.request(method, path, **content)
             except self._httpx.ConnectError:
                 raise closed from None
 
@@ -215,6 +226,7 @@ class OpenAI(Engine):
         key_env: the environment variable that holds its key.
         timeout_s: between two bytes of an answer.
         prompt: "ids" sends token ids, "text" the text.
+        sample: which of several samples is read, if ``body`` asks for them (`n`).
         body: further fields of every request, such as options of one server.
     """
 
@@ -223,10 +235,12 @@ class OpenAI(Engine):
     key_env: str = KEY_ENV
     timeout_s: float = 600
     prompt: str = "ids"
+    sample: int = 0
     body: Mapping[str, Any] = field(default_factory=dict)
 
     tells: ClassVar[Tells] = Tells(takes_ids=True, gives_ids=False, arrival="chunk", logprobs=True, seed="if offered")
     needs: ClassVar[tuple[str, ...]] = ("httpx", "httpx_sse", "prometheus_client")
+    scores_penalised: ClassVar[bool] = False
     path: ClassVar[str] = "/v1/completions"
     metrics_path: ClassVar[str] = "/metrics"
     metrics: ClassVar[Mapping[str, str]] = {}
@@ -271,14 +285,21 @@ class OpenAI(Engine):
 
     def generate(self, request: EngineRequest) -> Reply:
         """One stream."""
+        reply = self.answered(self.fields(request)).reply(self.tells.gives_ids)
+        return replace(reply, text=None if reply.text is None else self.server.hidden(reply.text))
+
+    def answered(self, body: Mapping[str, Any], again: bool = False) -> ArrivingAnswer:
+        """Return what a stream said; ``again`` asks once more, since servers close a connection after some requests."""
+        if again:
+            with suppress(EngineFault):
+                return self.answered(body)
         answer = ArrivingAnswer()
-        for event in self.server.events(self.path, self.fields(request)):
+        for event in self.server.events(self.path, body):
             try:
                 self.read(event, answer)
-            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise self.server.fault("malformed", f"{self.path} sent ({error}): ", str(event.data)) from error
-        reply = answer.reply(self.tells.gives_ids)
-        return replace(reply, text=None if reply.text is None else self.server.hidden(reply.text))
+        return answer
 
     def fields(self, request: EngineRequest) -> dict[str, object]:
         """The body of a request."""
@@ -292,11 +313,50 @@ class OpenAI(Engine):
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"top_k": request.top_k} if request.top_k else {}),
+            **({"min_p": request.min_p} if request.min_p else {}),
+            **penalty_fields(request.penalties, "repetition_penalty"),
             **({"ignore_eos": True} if request.ignore_eos else {}),
             **({"logprobs": request.top_logprobs} if request.top_logprobs else {}),
             **({"echo": True} if request.echo else {}),
             **self.body,
         }
+
+    def tokenise(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text as the server reads it; empty if it does not tell them.
+
+        Raises:
+            EngineFault: the request failed.
+        """
+        request = EngineRequest(ids=(), text=text, max_tokens=1, top_logprobs=1, echo=True)
+        return self.generate(request).prompt_ids or ()
+
+    def score(
+        self, ids: Sequence[int], output: Sequence[int], width: int, penalties: Penalties
+    ) -> tuple[TokenRow, ...]:
+        """Return the probabilities of each token of an output, by the server's reading of prompt and output.
+
+        Args:
+            width: most probable tokens that are asked for.
+            penalties: of the request that made the output; the rows are those behind them if ``scores_penalised``.
+
+        Raises:
+            UsageError: the server does not score a given text. EngineFault: a request failed.
+        """
+        if penalties.repetition != 1:
+            raise UsageError(
+                f"a repetition penalty divides logits, and {self.url} scores in log-probabilities without their zero; "
+                "audit presence and frequency penalties, or run `stride engine probe`, which compares"
+            )
+        text = (*ids, *output)
+        request = EngineRequest(ids=text, text=None, max_tokens=1, top_logprobs=width, echo=True)
+        rows = (self.generate(request).rows or ())[len(ids) : len(text)]
+        if len(rows) < len(output) or not all(row.top for row in rows):
+            raise UsageError(
+                f"{self.url} does not score a given text: {sum(bool(row.top) for row in rows)} of {len(output)} tokens "
+                "came with probabilities. It must take `echo` with `logprobs` as vLLM does, or be SGLang or llama.cpp. "
+                "`stride engine check` needs no scoring"
+            )
+        return rows
 
     def prompt_of(self, request: EngineRequest) -> Sequence[int] | str:
         """Return the prompt as ids if the entry wants them and they are known, else as text."""
@@ -311,6 +371,8 @@ class OpenAI(Engine):
         data = event.data
         answer.usage |= data.get("usage") or {}
         for choice in data.get("choices") or []:
+            if choice.get("index", self.sample) != self.sample:
+                continue
             ids = self.ids_of(choice)
             told = choice.get("logprobs") or {}
             probs = told.get("token_logprobs") or []

@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stridebench.harness.core.engine import Engine, EngineFault, EngineRequest, EngineWeights, Reply
+from stridebench.harness.audit.of_rows import below_best, top_of, width_of
+from stridebench.harness.core.engine import EngineFault, EngineRequest, EngineWeights, Penalties, Reply
 from stridebench.harness.core.task import Sampling
 from stridebench.harness.engines.check_verdict import SAFE, UNSAFE, Decoded, compared
 from stridebench.harness.engines.checking import TOP
-from stridebench.harness.engines.serving.verdict import word
+from stridebench.harness.engines.openai import OpenAI, read_counters
+from stridebench.harness.engines.serving.verdict import NEAR_TIE, word
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.entries import EngineUse, TaskUse
@@ -28,9 +30,14 @@ TOKENS = 16
 COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,"
 CODE = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
 TOLD = "The cat sat on the mat. The dog sat on the rug. The cat sat on the mat. The dog sat"
+ASKS = ("<|im_start|>user\nSay yes.<|im_end|>\n<|im_start|>assistant\n", "Question: Is ice cold?\nAnswer: Yes.\n\n")
+THOUGHT = 2 * "<think>\nTwo and two is four.\n</think>\nFour.\n" + "<think>\nTwo and two is"
 AGES = "Write the ages of Ann (31) and Bob (25) as one JSON object.\n"
-STOPS = ("openai", "vllm", "llama_cpp")
-"""Engines whose requests take ``stop`` at the top level."""
+BUDGETS = ("length", "limit")  # words of engines for an output that its budget has ended
+SAMPLES = ("openai", "vllm")  # engines whose requests take `n` at the top level
+PREEMPTIONS = {"vllm": "vllm:num_preemptions_total"}  # requests that lost their place in the cache
+SKIPPED = "skipped"  # a probe that does not apply to a server says nothing against it
+STOPS = ("openai", "vllm", "llama_cpp")  # engines whose requests take `stop` at the top level
 JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
     "openai": {"response_format": {"type": "json_object"}},
     "vllm": {"response_format": {"type": "json_object"}},
@@ -41,7 +48,7 @@ JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """The result of one probe; its verdict is one of `stride engine check`, or "not shown"."""
+    """The result of one probe; its verdict is one of `stride engine check`, "not shown" or "skipped"."""
 
     probe: str
     verdict: str
@@ -51,7 +58,7 @@ class ProbeRow:
 
 @dataclass(frozen=True)
 class ProbedServer:
-    """The rows of all probes, and the outcome: safe, unsafe or not shown."""
+    """The rows of all probes."""
 
     url: str
     rows: tuple[ProbeRow, ...]
@@ -62,7 +69,7 @@ class ProbedServer:
         words = {row.verdict for row in self.rows}
         if words & set(UNSAFE):
             return "unsafe"
-        return "safe" if words <= set(SAFE) else "not shown"
+        return "safe" if words <= {*SAFE, SKIPPED} and words != {SKIPPED} else "not shown"
 
 
 @dataclass
@@ -74,25 +81,25 @@ class Asker:
         plain: that of its plain decode, or None for one token at a time.
 
     Attributes:
-        kept: plain decodes by prompt.
+        kept: plain decodes by prompt and budget.
         engines: those that are open, by their entry and options.
     """
 
     use: EngineUse
     plain: EngineUse | None
-    kept: dict[str, Reply] = field(default_factory=dict)
-    engines: dict[str, Engine] = field(default_factory=dict)
+    kept: dict[tuple[str | Sequence[int], int, str], Reply] = field(default_factory=dict)
+    engines: dict[str, OpenAI] = field(default_factory=dict)
 
     def ask(
         self, prompt: str | Sequence[int], tokens: int = TOKENS, use: EngineUse | None = None, **fields: Any
     ) -> Reply:
-        """Return the answer to a prompt at T = 0, unless the temperature and the seed are among the fields.
+        """Return the answer to a prompt at T = 0, unless the fields of `EngineRequest` are given too.
 
         Raises:
             EngineFault: the request failed.
         """
         chosen = self.use if use is None else use
-        sampled = {key: fields.pop(key) for key in ("temperature", "seed") if key in fields}
+        sampled = {key: fields.pop(key) for key in ("temperature", "seed", "penalties") if key in fields}
         options = {**chosen.options, "body": fields} if fields else chosen.options
         is_text = isinstance(prompt, str)
         engine = self._opened(replace(chosen, options={**options, "prompt": "text" if is_text else "ids"}))
@@ -103,13 +110,20 @@ class Asker:
             top_logprobs=TOP,
             **sampled,
         )
-        return engine.generate(request)
+        try:
+            return engine.generate(request)
+        except EngineFault as fault:
+            if fault.kind != "cut_short":
+                raise
+            return engine.generate(request)  # servers close a connection after some number of requests
 
-    def _opened(self, use: EngineUse) -> Engine:
+    def _opened(self, use: EngineUse) -> OpenAI:
         key = f"{use.label} {use.options}"
         if key not in self.engines:
-            self.engines[key] = use.make()
-            self.engines[key].open(EngineWeights())
+            engine = use.make()
+            assert isinstance(engine, OpenAI)  # only servers are probed
+            self.engines[key] = engine
+            engine.open(EngineWeights())
         return self.engines[key]
 
     def close(self) -> None:
@@ -117,29 +131,58 @@ class Asker:
         for engine in self.engines.values():
             engine.close()
 
-    def plainly(self, prompt: str) -> Reply:
+    def ids_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """Return the ids of a prompt as the server reads it; empty if it does not tell them."""
+        return self._opened(self.use).tokenise(prompt) if isinstance(prompt, str) else tuple(prompt)
+
+    def preempted(self) -> float | None:
+        """Return how many requests the server has preempted so far, or None if it does not count them."""
+        engine, name = self._opened(self.use), PREEMPTIONS.get(self.use.name)
+        if name is None or engine.counters() is None:  # none are exported
+            return None
+        text = engine.server.text(engine.metrics_path)
+        return read_counters(text, {"preempted": name}).values.get("preempted")
+
+    def below_best(self, prompt: str, penalties: Penalties) -> list[float]:
+        """Return how far tokens lie below the best ones behind penalties; empty if probabilities are not sent."""
+        reply, engine = self.ask(prompt, penalties=penalties), self._opened(self.use)
+        rows = reply.rows or ()
+        if engine.scores_penalised:
+            rows = engine.score(self.ids_of(prompt), reply.tokens or (), TOP, penalties)
+        width = width_of([rows])
+        return below_best(rows, width, Penalties() if engine.scores_penalised else penalties) if width else []
+
+    def plainly(self, prompt: str | Sequence[int], tokens: int = TOKENS, penalties: Penalties | None = None) -> Reply:
         """Return the plain decode of a prompt.
 
         Raises:
             UsageError: it takes token ids that the server does not send.
         """
-        if prompt not in self.kept:
-            self.kept[prompt] = self._one_by_one(prompt) if self.plain is None else self.ask(prompt, use=self.plain)
-        return self.kept[prompt]
+        key = prompt, tokens, str(penalties)
+        if key not in self.kept:
+            fields = {} if penalties is None else {"penalties": penalties}
+            self.kept[key] = (
+                self._one_by_one(prompt, tokens, fields)
+                if self.plain is None
+                else self.ask(prompt, tokens, self.plain, **fields)
+            )
+        return self.kept[key]
 
-    def _one_by_one(self, prompt: str) -> Reply:
-        reply = self.ask(prompt, 1)
-        ids, tokens, rows = list(reply.prompt_ids or ()), list(reply.tokens or ()), list(reply.rows or ())
+    def _one_by_one(self, prompt: str | Sequence[int], budget: int, fields: Mapping[str, Any]) -> Reply:
+        reply = self.ask(prompt, 1, **fields)
+        ids = list(reply.prompt_ids or self.ids_of(prompt))
+        tokens, rows, text = list(reply.tokens or ()), list(reply.rows or ()), reply.text or ""
         if not ids or not tokens:
             raise UsageError(
                 f"{self.use.options['url']} sends no token ids of prompts and outputs, so its plain decode cannot be "
                 "asked for token by token; name a server of the same model without drafts with --plain"
             )
-        while len(tokens) < TOKENS and reply.finish == "length":
-            reply = self.ask([*ids, *tokens], 1)
+        while len(tokens) < budget and reply.finish in BUDGETS:
+            reply = self.ask([*ids, *tokens], 1, **fields)
             tokens += reply.tokens or ()
             rows += reply.rows or ()
-        return replace(reply, tokens=tuple(tokens), rows=tuple(rows), output_tokens=len(tokens))
+            text += reply.text or ""
+        return replace(reply, tokens=tuple(tokens), rows=tuple(rows), output_tokens=len(tokens), text=text)
 
     def judged(self, answers: Mapping[str, tuple[Reply, Reply]]) -> tuple[str, str]:
         """Return the verdict and the evidence of answers and their plain decodes, by what tells them apart."""
@@ -197,7 +240,7 @@ def _budgets(asker: Asker) -> tuple[str, str]:
 def _stops(asker: Asker) -> tuple[str, str]:
     """A stop string that comes up in the middle of a draft: nothing behind it may be sent."""
     if asker.use.name not in STOPS:
-        return "not shown", f"requests of {asker.use.name} are not known to take stop strings"
+        return SKIPPED, f"requests of {asker.use.name} are not known to take stop strings"
     whole = asker.ask(COUNTED).text or ""
     stop = whole[len(whole) // 2 :][:3]
     if not stop:
@@ -208,14 +251,88 @@ def _stops(asker: Asker) -> tuple[str, str]:
     return "differs", f"with the stop string {stop!r} it sent {sent[-20:]!r} instead of {expected[-20:]!r}"
 
 
+def _ends(asker: Asker) -> tuple[str, str]:
+    """An end of text that stands in the prompt before, so that a draft holds it: nothing behind it may be sent."""
+    for prompt in ASKS:
+        before = asker.plainly(prompt, 3 * TOKENS)
+        text = (*asker.ids_of(prompt), *(before.tokens or ()), *asker.ids_of(prompt))
+        if before.finish in BUDGETS or before.tokens is None or not asker.ids_of(prompt):
+            continue
+        plain, own = asker.plainly(text, 3 * TOKENS), asker.ask(text, 3 * TOKENS)
+        if plain.finish in BUDGETS or not plain.rows:
+            continue
+        sent, expected = ([row.token for row in one.rows or ()] for one in (own, plain))
+        if len(sent) > len(expected) and sent[: len(expected)] == expected:
+            return "differs", f"{len(sent) - len(expected)} tokens were sent behind the end of the text"
+        return asker.judged({"an end of text": (own, plain)})
+    return SKIPPED, f"no prompt of the probe made the model end its text within {3 * TOKENS} tokens that have ids"
+
+
+def _thinks(asker: Asker) -> tuple[str, str]:
+    """The end of a thought in a draft; behind it an output may be held to JSON."""
+    verdict, evidence = asker.judged({THOUGHT: (asker.ask(THOUGHT), asker.plainly(THOUGHT))})
+    if verdict not in SAFE or asker.use.name not in JSON_ONLY:
+        return verdict, evidence
+    reply = asker.ask(THOUGHT, 3 * TOKENS, **JSON_ONLY[asker.use.name])
+    text = (reply.text or "").rpartition("</think>")[2].strip()
+    if begins_json(text, whole=reply.finish not in BUDGETS):
+        return verdict, f"{evidence}; held to JSON, {text[:30]!r} is sent behind the thought"
+    return "differs", f"{text[:60]!r} is not JSON ({reply.finish}), behind the thought"
+
+
+def _samples(asker: Asker) -> tuple[str, str]:
+    """Two samples of one prompt that top-k 1 makes greedy."""
+    if asker.use.name not in SAMPLES:
+        return SKIPPED, f"requests of {asker.use.name} are not known to take `n`"
+    answers = {}
+    for sample in (0, 1):
+        use = replace(asker.use, options={**asker.use.options, "sample": sample})
+        reply = asker.ask(COUNTED, use=use, temperature=1.0, n=2, top_k=1)
+        answers[f"sample {sample + 1}"] = reply, asker.plainly(COUNTED)
+    return asker.judged(answers)
+
+
+def _preempted(asker: Asker) -> tuple[str, str]:
+    """Many requests at once, some of which lose their place in the cache and are begun again."""
+    before = asker.preempted()
+    if before is None:
+        return SKIPPED, f"{asker.use.options['url']} counts no preemptions"
+    prompts = [" b" * (40 * number) + "\n" + COUNTED for number in range(1, 9)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        replies = list(pool.map(asker.ask, prompts))
+    if (asker.preempted() or 0.0) <= before:
+        return SKIPPED, f"{len(prompts)} requests at once were not preempted: start it with a smaller cache"
+    return asker.judged(
+        {prompt: (reply, asker.plainly(prompt)) for prompt, reply in zip(prompts, replies, strict=True)}
+    )
+
+
+def _penalised(asker: Asker) -> tuple[str, str]:
+    """Penalties at every verified position: by the rows that are sent, and for repetition by the plain decode."""
+    if not (lower := asker.below_best(COUNTED, Penalties(presence=1.5))):
+        return "not shown", "the server sends no probabilities of some tokens, by which penalties are judged"
+    if max(lower) > NEAR_TIE:
+        place = lower.index(max(lower))
+        return "differs", f"with a presence penalty of 1.5 token {place + 1} lies {max(lower):.2f} nats below the best"
+    repeated = Penalties(repetition=1.5)
+    own, plain = asker.ask(CODE, penalties=repeated).rows or (), asker.plainly(CODE, TOKENS, repeated).rows or ()
+    for place, (one, other) in enumerate(zip(own, plain, strict=False)):
+        if one.token != other.token:
+            dropped = one.token == next(iter(top_of(other, 1)), None)
+            said = f"with a repetition penalty of 1.5 token {place + 1} is {one.token!r}, and plainly {other.token!r}"
+            return ("differs", f"{said}: as if there was none") if dropped else ("not shown", said)
+    return "same tokens", "presence by the rows that are sent, repetition by the plain decode"
+
+
 def _json(asker: Asker) -> tuple[str, str]:
     """An output that a grammar holds to JSON."""
     if asker.use.name not in JSON_ONLY:
-        return "not shown", f"how requests of {asker.use.name} ask for JSON is not known"
+        return SKIPPED, f"how requests of {asker.use.name} ask for JSON is not known"
     reply = asker.ask(AGES, 3 * TOKENS, **JSON_ONLY[asker.use.name])
     text = (reply.text or "").strip()
-    if begins_json(text, whole=reply.finish != "length"):
-        return "same tokens", f"{text[:30]!r} is {'JSON' if reply.finish != 'length' else 'the beginning of JSON'}"
+    whole = reply.finish not in BUDGETS
+    if begins_json(text, whole):
+        return "same tokens", f"{text[:30]!r} is {'JSON' if whole else 'the beginning of JSON'}"
     return "differs", f"{text[:60]!r} is not JSON ({reply.finish})"
 
 
@@ -239,7 +356,12 @@ PROBES: Mapping[str, Callable[[Asker], tuple[str, str]]] = {
     "several at once": _together,
     "max_tokens 1 to 3": _budgets,
     "a stop string in a draft": _stops,
+    "an end of text in a draft": _ends,
+    "the end of a thought in a draft": _thinks,
     "JSON": _json,
+    "two samples of one prompt": _samples,
+    "penalties": _penalised,
+    "preemption": _preempted,
     "seeds": _seeds,
 }
 

@@ -1,18 +1,28 @@
 """SGLang's server through ``/generate``: ids in and out, and acceptance of each request under its new or its old names.
 
-Tested on recorded answers of the documented form; the engine itself needs a GPU. A seed decides the output only where
+Tested on recorded answers of the documented form; the engine itself needs a GPU. A given text is scored by the
+log-probabilities of its input (``logprob_start_len`` 0). A seed decides the output only where
 the server was started with ``--enable-deterministic-inference``. It counts tokens if it was started with
 ``--enable-metrics``; its figures of acceptance are gauges, means that no requests can be held against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from stridebench.harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, finite, whole, whole_list
-from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, row_of
+from stridebench.harness.core.engine import (
+    AcceptanceCounts,
+    Chunk,
+    EngineRequest,
+    Tells,
+    TokenRow,
+    finite,
+    whole,
+    whole_list,
+)
+from stridebench.harness.engines.answer import ArrivingAnswer, StreamEvent, penalty_fields, row_of
 from stridebench.harness.engines.openai import OpenAI
 from stridebench.harness.registry import ENGINES
 
@@ -42,11 +52,13 @@ class SGLang(OpenAI):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k or -1,
-            "min_p": 0.0,
+            "min_p": request.min_p,
+            **penalty_fields(request.penalties, "repetition_penalty"),
             "ignore_eos": request.ignore_eos,
             "sampling_seed": request.seed,
         }
         asked = {"return_logprob": True, "top_logprobs_num": request.top_logprobs} if request.top_logprobs else {}
+        asked |= {"logprob_start_len": 0} if request.echo else {}
         source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
         return {**source, **asked, "sampling_params": sampling, "stream": True, **self.body}
 
@@ -61,11 +73,12 @@ class SGLang(OpenAI):
         answer.text = [text] if so_far else [*answer.text, text]
         if len(answer.tokens) > before:
             answer.chunks.append(Chunk(event.arrived_ns, len(answer.tokens) - before))
+        if read := meta.get("input_token_logprobs"):  # of a text that is scored; a later message has them again
+            answer.prompt_ids = whole_list([one[1] for one in read])
+            answer.rows = _rows(read, meta.get("input_top_logprobs")) + answer.rows[len(read) :]
         if probs := meta.get("output_token_logprobs"):
-            tops = meta.get("output_top_logprobs") or []
-            pairs = zip(probs, tops, strict=True)
-            rows = [row_of(f"id {one[1]}", ((f"id {entry[1]}", entry[0]) for entry in top)) for one, top in pairs]
-            answer.rows = rows if len(rows) == total else answer.rows + rows
+            rows, earlier = _rows(probs, meta.get("output_top_logprobs")), len(answer.prompt_ids or ())
+            answer.rows = answer.rows[:earlier] + rows if len(rows) == total else answer.rows + rows
         answer.usage |= {key: meta[key] for key in ("completion_tokens", "prompt_tokens") if key in meta}
         answer.finish = _finish(meta.get("finish_reason")) or answer.finish
         answer.acceptance = self.acceptance(meta, answer) or answer.acceptance
@@ -83,6 +96,12 @@ class SGLang(OpenAI):
             told_length=finite(data.get("spec_accept_length")),
             told_rate=finite(data.get("spec_accept_rate")),
         )
+
+
+def _rows(probs: Sequence[Any], tops: Sequence[Any] | None) -> list[TokenRow]:
+    """Return rows of triples of log-probability, id and text; the first token of a text has no probabilities."""
+    pairs = zip(probs, tops or [], strict=True)
+    return [row_of(f"id {one[1]}", ((f"id {entry[1]}", entry[0]) for entry in top or ())) for one, top in pairs]
 
 
 def _first(data: Mapping[str, Any], *names: str) -> Any:

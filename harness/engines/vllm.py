@@ -39,7 +39,7 @@ class VLLM(OpenAI):
 
     def fields(self, request: EngineRequest) -> dict[str, object]:
         """Send every option of sampling: otherwise the server takes the defaults of the model."""
-        sampling = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        sampling = {"top_k": request.top_k or -1, "min_p": request.min_p, "repetition_penalty": 1.0}
         named = {"return_tokens_as_token_ids": True} if request.top_logprobs else {}  # two ids may share a text
         return {"return_token_ids": True, **named, **sampling, **super().fields(request)}
 

@@ -30,6 +30,7 @@ class Answers:
         reply: returns the messages of the stream for the body of a request, instead of ``events``.
         whole: answer with one JSON document, as a server without streams.
         owner: what the server calls itself in the list of its models.
+        tokenised: ids of every text that it is asked to tokenise.
     """
 
     events: Sequence[Mapping[str, Any] | str] = ()
@@ -47,6 +48,7 @@ class Answers:
     reply: Callable[[dict[str, Any]], Sequence[Mapping[str, Any]]] | None = None
     whole: bool = False
     owner: str = ""
+    tokenised: Sequence[int] = ()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """A request for tokens."""
@@ -76,6 +78,10 @@ class Answers:
         """The models."""
         return web.json_response({"data": [{"id": name, "owned_by": self.owner} for name in self.models]})
 
+    async def tokens(self, request: web.Request) -> web.Response:
+        """The ids of a text, in the form of llama.cpp."""
+        return web.json_response({"tokens": list(self.tokenised)})
+
     async def counted(self, request: web.Request) -> web.Response:
         """The counters of now."""
         if not self.metrics:
@@ -93,6 +99,7 @@ def answer_server(answers: Answers) -> Iterator[Answers]:
     app = web.Application()
     for path in ("/v1/completions", "/completion", "/generate"):
         app.router.add_post(path, answers.stream)
+    app.router.add_post("/tokenize", answers.tokens)
     app.router.add_get("/v1/models", answers.listed)
     app.router.add_get("/metrics", answers.counted)
     app.router.add_get("/prometheus/metrics", answers.counted)

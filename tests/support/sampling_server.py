@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ def logprobs_behind(logits: NDArray[np.float64], token: int) -> NDArray[np.float
     return row
 
 
-def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:
-    """The probabilities after top-k and then top-p."""
+def cut(weights: NDArray[np.float64], top_k: int, top_p: float, min_p: float = 0.0) -> NDArray[np.float64]:
+    """The probabilities after min-p, top-k and then top-p."""
+    weights = np.where(weights >= min_p * weights.max(), weights, 0.0)
     order = np.argsort(-weights)
     if top_k > 0:
         weights = np.where(weights >= weights[order[top_k - 1]], weights, 0.0)
@@ -36,6 +38,20 @@ def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.fl
     weights[order[before >= top_p * weights.sum()]] = 0.0
     probabilities: NDArray[np.float64] = weights / weights.sum()
     return probabilities
+
+
+def penalised(
+    logits: NDArray[np.float64], body: Mapping[str, Any], context: Sequence[int], repeated: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """The logits behind the bias and the penalties of a request; repetition is of the ids in ``repeated``."""
+    counts = np.bincount(np.array(context, dtype=np.int64), minlength=IDS)
+    moved = logits - body.get("presence_penalty", 0.0) * (counts > 0) - body.get("frequency_penalty", 0.0) * counts
+    for token, nats in body.get("logit_bias", {}).items():
+        moved[int(token)] += nats
+    factor = body.get("repetition_penalty", 1.0)
+    stands = np.isin(np.arange(IDS), np.array(repeated, dtype=np.int64))
+    changed: NDArray[np.float64] = np.where(stands, np.where(moved > 0, moved / factor, moved * factor), moved)
+    return changed
 
 
 @dataclass
@@ -54,6 +70,7 @@ class TableServer:
         scores: a request may ask for the probabilities of a given text (`echo`), which are those of the table.
         tells_ids: it sends the ids of the prompt.
         drops: parameters of a request that it ignores, at every ``every``-th token.
+        counts_prompt: penalties count the tokens of the prompt too.
     """
 
     stream: int = 0
@@ -68,6 +85,7 @@ class TableServer:
     tells_ids: bool = True
     drops: tuple[str, ...] = ()
     every: int = 1
+    counts_prompt: bool = False
 
     def __post_init__(self) -> None:
         self.logits = TABLE + np.random.default_rng(4).normal(scale=self.noise, size=TABLE.shape)
@@ -78,9 +96,11 @@ class TableServer:
         ids = prompt if isinstance(prompt, list) else [hashlib.sha256(prompt.encode()).digest()[0] % IDS]
         draws = np.random.default_rng([body["seed"], self.stream])
         top, last, events = min(body.get("logprobs", 0), self.top), ids[-1], []
+        output: list[int] = []
         for place in range(body["max_tokens"]):
             logprobs = logprobs_behind(self.logits, last)
-            last = self._next(logprobs, body, draws, place)
+            last = self._next(logprobs, body, draws, ids, output)
+            output.append(last)
             events.append({"choices": [self._choice(last, logprobs, top, place)]})
             if last == self.stops:
                 break
@@ -105,14 +125,22 @@ class TableServer:
             yield {"choices": [{key: value for key, value in choice.items() if key != "token_ids"}]}
 
     def _next(
-        self, logprobs: NDArray[np.float64], body: Mapping[str, Any], draws: np.random.Generator, place: int
+        self,
+        logprobs: NDArray[np.float64],
+        body: Mapping[str, Any],
+        draws: np.random.Generator,
+        ids: Sequence[int],
+        output: Sequence[int],
     ) -> int:
-        kept = {key: value for key, value in body.items() if key not in self.drops or place % self.every}
+        place = len(output)
+        kept = {key: value for key, value in body.items() if key not in self.drops or (place + 1) % self.every}
+        logprobs = penalised(logprobs, kept, [*(ids if self.counts_prompt else []), *output], [*ids, *output])
         temperature = kept.get("temperature", 1.0)
         if temperature == 0:
             slips = bool(self.slip) and place % self.slip == self.slip - 1
             return int(np.argsort(-logprobs)[1 if slips else 0])
-        weights = cut(np.exp(self.power * logprobs / temperature), kept.get("top_k", 0), kept.get("top_p", 1.0))
+        cuts = kept.get("top_k", 0), kept.get("top_p", 1.0), kept.get("min_p", 0.0)
+        weights = cut(np.exp(self.power * logprobs / temperature), *cuts)
         return int(draws.choice(IDS, p=weights))
 
     def _choice(self, token: int, logprobs: NDArray[np.float64], top: int, place: int) -> dict[str, Any]:
@@ -126,6 +154,48 @@ class TableServer:
         return choice
 
 
+def sglang_reply(server: TableServer, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The answer of a table server in the form of SGLang's ``/generate``, in one message."""
+    sampling = body["sampling_params"]
+    asked = {"prompt": body.get("input_ids", body.get("text")), "max_tokens": sampling["max_new_tokens"], **sampling}
+    top, echo = body.get("top_logprobs_num", 0), body.get("logprob_start_len") == 0
+    events = server.reply({**asked, "seed": sampling["sampling_seed"], "logprobs": top, "echo": echo})
+    choices = [event["choices"][0] for event in events if event["choices"]]
+    tops = [choice["logprobs"]["top_logprobs"][0] or {} for choice in choices]
+    triples = [[[value, int(name.split(":")[1]), None] for name, value in row.items()] for row in tops]
+    probs = [
+        [choice["logprobs"]["token_logprobs"][0], int(choice["logprobs"]["tokens"][0].split(":")[1]), None]
+        for choice in choices
+    ]
+    read = len(choices) - sampling["max_new_tokens"] if echo else 0
+    told = {"output_token_logprobs": probs[read:], "output_top_logprobs": triples[read:]}
+    if echo:
+        told |= {"input_token_logprobs": probs[:read], "input_top_logprobs": [None, *triples[1:read]]}
+    meta = {"completion_tokens": len(choices) - read, "finish_reason": {"type": "length"}, **told}
+    return [{"text": "", "output_ids": [one[1] for one in probs[read:]], "meta_info": meta}]
+
+
+def llama_reply(server: TableServer, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The answer of a table server in the form of llama.cpp, whose penalties count the prompt too."""
+    ids = body["prompt"] if isinstance(body["prompt"], list) else [7]
+    asked = {**body, "prompt": ids, "max_tokens": body["n_predict"], "logprobs": body.get("n_probs", 0)}
+    asked["repetition_penalty"] = body.get("repeat_penalty", 1.0)
+    events = []
+    for event in server.reply(asked)[:-1]:
+        choice = event["choices"][0]
+        named = {int(name.split(":")[1]): value for name, value in choice["logprobs"]["top_logprobs"][0].items()}
+        entry: dict[str, Any] = {"id": choice["token_ids"][0], "token": choice["text"]}
+        entry["top_logprobs"] = [{"id": one, "token": "", "logprob": value} for one, value in named.items()]
+        if body.get("post_sampling_probs"):
+            behind = penalised(logprobs_behind(TABLE, ids[-1]), asked, ids, ids)
+            law = np.exp(behind - np.logaddexp.reduce(behind))
+            del entry["top_logprobs"]
+            entry["top_probs"] = [{"id": int(one), "prob": float(law[one])} for one in np.argsort(-law)[:20]]
+        probs = {"completion_probabilities": [entry], "stop": False}
+        events.append({"content": "", "tokens": choice["token_ids"], **probs})
+    return [*events, {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": len(events)}]
+
+
 def written_prompts(folder: Path) -> Path:
     """Write a file of twelve prompts, and return its path."""
     path = folder / "mine.jsonl"
@@ -134,12 +204,23 @@ def written_prompts(folder: Path) -> Path:
 
 
 def outcome_of(
-    verb: tuple[str, ...], own: TableServer, plain: TableServer | None, prompts: Path, *words: object
+    verb: tuple[str, ...],
+    own: TableServer,
+    plain: TableServer | None,
+    prompts: Path,
+    *words: object,
+    owner: str = "vllm",
 ) -> Outcome:
-    """Run a command on a table server that calls itself vLLM, and on its plain decode if there is one."""
-    with answer_server(Answers(reply=own.reply, owner="vllm")) as server:
+    """Run a command on a table server that calls itself by a name, and on its plain decode if there is one."""
+    forms = {"sglang": sglang_reply, "llamacpp": llama_reply}
+
+    def answers(one: TableServer) -> Answers:
+        form = forms.get(owner)
+        return Answers(reply=one.reply if form is None else partial(form, one), owner=owner, tokenised=(7,))
+
+    with answer_server(answers(own)) as server:
         command = (*verb, server.url, "--prompts", prompts, *words)
         if plain is None:
             return stride(*command)
-        with answer_server(Answers(reply=plain.reply, owner="vllm")) as other:
+        with answer_server(answers(plain)) as other:
             return stride(*command, "--plain", other.url)

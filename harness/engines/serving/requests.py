@@ -64,6 +64,7 @@ def ask(
         temperature=cell.sampling.temperature,
         top_k=cell.sampling.top_k,
         top_p=cell.sampling.top_p,
+        min_p=cell.sampling.min_p,
         seed=asked.seed,
         ignore_eos=cell.ignore_eos,
     )

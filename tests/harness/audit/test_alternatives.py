@@ -20,7 +20,7 @@ from stridebench.harness.audit.alternatives import (
     copying,
     distribution,
     drafted,
-    guidance_dropped,
+    dropped,
     leaking,
     narrowed,
     never_copying,
@@ -141,7 +141,7 @@ def test_guidance_dropped_by_hand() -> None:
     unguided = np.array([[0.1, 0.1, 0.2, 0.6]])  # the last outcome cannot be drawn
     guided = replace(without_drafter(SMALL), unguided=unguided)
     assert set(usable(guided)) == {*OWN, *CUT, *GUIDED}
-    np.testing.assert_allclose(guidance_dropped(guided, 0.5)[0], [0.375, 0.275, 0.35, 0])
+    np.testing.assert_allclose(dropped(guided, "unguided", 0.5)[0], [0.375, 0.275, 0.35, 0])
     assert "no guidance" in biases(guided) and guided.rows(1).unguided is not None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ import pytest
 
 from stridebench.harness.audit.of_rows import bets_on_rows
 from stridebench.harness.audit.verdict import audit
-from stridebench.harness.core.engine import TokenRow
+from stridebench.harness.core.engine import Penalties, TokenRow
 from stridebench.harness.core.task import Sampling
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused
-from tests.support.sampling_server import IDS, TABLE, TableServer, cut, logprobs_behind, outcome_of, written_prompts
+from tests.support.sampling_server import (
+    IDS,
+    TABLE,
+    TableServer,
+    cut,
+    logprobs_behind,
+    outcome_of,
+    penalised,
+    written_prompts,
+)
 
 PLAIN = TableServer(stream=1, drafted=None)
 audited = partial(outcome_of, ("audit",))
@@ -116,6 +126,93 @@ def test_a_parameter_that_does_not_reach_one_token_in_eight_is_refuted(
     assert drops == "temperature" or "a token that cannot be drawn" in done.out
 
 
+PRESENCE = ("--penalty", "presence=1.5")
+BIASES = [word for token in range(0, IDS, 4) for word in ("--penalty", f"{token}=2")]
+SETTINGS = {
+    "min_p": ("--min-p", 0.1),
+    "presence_penalty": PRESENCE,
+    "frequency_penalty": ("--penalty", "frequency=0.5", "--top-p", 0.9),
+    "logit_bias": BIASES,
+}
+
+
+@pytest.mark.parametrize("drops", SETTINGS)
+def test_penalties_biases_and_min_p_that_do_not_reach_some_tokens_are_refuted(drops: str, prompts: Path) -> None:
+    """The expected distribution is that of the raw rows behind the parameters of the request."""
+    every = {"min_p": 8, "logit_bias": 2}.get(drops, 1)
+    right = audited(TableServer(), None, prompts, *SETTINGS[drops])
+    assert right.code == 0 and right.out.startswith("not refuted"), right
+    done = audited(TableServer(drops=(drops,), every=every), None, prompts, *SETTINGS[drops])
+    assert done.code == 1 and done.out.startswith("refuted"), done
+    named = "a token that cannot be drawn" if drops in ("min_p", "frequency_penalty") else "penalties dropped"
+    assert f"best bet: {named}" in done.out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "setting", [Sampling(0.7, min_p=0.1), Sampling(1.3, top_p=0.8), Sampling(1.0, top_k=6, min_p=0.02), Sampling(1.0)]
+)
+def test_bets_behind_penalties_are_fair_and_what_can_be_drawn_is_never_called_impossible(setting: Sampling) -> None:
+    """Enumerated over the last token, behind outputs that repeat tokens and a bias on tokens that are not sent."""
+    penalties = Penalties(presence=0.8, frequency=0.6, bias={3: 1.5, 11: -2.0, 30: 3.0})
+    fields = {"presence_penalty": 0.8, "frequency_penalty": 0.6, "logit_bias": penalties.bias}
+    for output in ([5, 9, 5, 5], [1, 2, 3, 0], [30, 30, 11, 17]):
+        rows = []
+        for before, token in pairwise(output):
+            logs = logprobs_behind(TABLE, before)
+            top = {f"id {one}": float(logs[one]) for one in np.argsort(-logs)[:20]}
+            rows.append((top, token))
+        told = [TokenRow(f"id {token}", top) for top, token in rows]
+        logs = logprobs_behind(TABLE, output[-1])
+        top = {f"id {one}": float(logs[one]) for one in np.argsort(-logs)[:20]}
+        behind = np.exp(penalised(logs, fields, output[1:]) / setting.temperature)
+        law = cut(behind / behind.sum(), setting.top_k, setting.top_p, setting.min_p)
+        bets = [bets_on_rows([*told, TokenRow(f"id {token}", top)], 20, setting, penalties) for token in range(IDS)]
+        first = bets_on_rows(told, 20, setting, penalties)
+        assert not any(one.impossible > first.impossible for one, p in zip(bets, law, strict=True) if p > 0)
+        gains = np.array([np.array(one.gains) - first.gains for one in bets])
+        np.testing.assert_allclose((law[:, None] * np.exp(gains)).sum(axis=0), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("owner", ["sglang", "llamacpp"])
+def test_other_engines_score_by_their_own_means(owner: str, prompts: Path) -> None:
+    """SGLang by the probabilities of its input, llama.cpp by one request a token; on answers of the documented form."""
+    right = audited(TableServer(), None, prompts, "--limit", 6, owner=owner)
+    assert right.code == 0 and right.out.startswith("not refuted") and "384 of 384 tokens" in right.out, right
+    assert "tokens are right: they differ by up to 0.00" in right.out
+    done = audited(TableServer(power=1.5), PLAIN, prompts, "--limit", 6, owner=owner)
+    assert done.code == 1 and done.out.startswith("broken: e = 1e+"), done
+
+
+def test_llama_cpp_gives_the_distribution_behind_a_repetition_penalty_and_others_do_not(prompts: Path) -> None:
+    words = ("--penalty", "repetition=2", "--limit", 6)
+    right = audited(TableServer(counts_prompt=True), None, prompts, *words, owner="llamacpp")
+    assert right.code == 0 and right.out.startswith("not refuted"), right
+    wrong = TableServer(counts_prompt=True, drops=("repetition_penalty",), every=2)
+    done = audited(wrong, None, prompts, *words, owner="llamacpp")
+    assert done.code == 1 and done.out.startswith("refuted"), done
+    with answer_server(Answers(reply=TableServer().reply, owner="vllm")) as running:
+        said = refused("audit", running.url, "--prompts", prompts, *words)
+    assert "scores in log-probabilities without their zero" in said
+
+
+def test_greedy_tokens_are_held_against_the_servers_own_rows(prompts: Path) -> None:
+    right = audited(TableServer(), PLAIN, prompts, "-t", 0)
+    assert right.code == 0 and right.out.startswith("best tokens: 0 of 768 tokens are not the most probable"), right
+    done = audited(TableServer(slip=9), PLAIN, prompts, "-t", 0, "--json")
+    assert done.code == 1 and done.document["verdict"] == "differs"
+    assert done.document["own"]["greedy"]["lower"] == 7 * 12 and done.document["plain"]["greedy"]["lower"] == 0
+    both = audited(TableServer(slip=9), TableServer(slip=8), prompts, "-t", 0)
+    assert both.code == 4 and both.out.startswith("other arithmetic: 84 of 768 tokens")
+    assert audited(TableServer(), None, prompts, "-t", 0, *PRESENCE).out.startswith("best tokens: 0 of 768")
+    dropped = audited(TableServer(drops=("presence_penalty",), every=8), None, prompts, "-t", 0, *PRESENCE)
+    assert dropped.code == 1 and dropped.out.startswith("differs: ")
+
+
+def test_tokens_that_are_sent_without_probabilities_are_counted(prompts: Path) -> None:
+    done = audited(TableServer(silent=8), None, prompts)
+    assert "96 tokens were sent without probabilities" in done.out, done
+
+
 @pytest.mark.slow
 def test_one_correct_audit_of_twenty_at_most_reaches_an_e_value_of_twenty() -> None:
     """200 audits of 64 tokens with 20 outcomes; at a rate of 1 in 20 more than 19 have a chance of 1 %."""
@@ -145,7 +242,9 @@ def test_a_server_that_cannot_score_is_one_message(server: TableServer, said: st
 def test_options_that_do_not_fit_are_one_message(prompts: Path) -> None:
     words: Any = ("audit", "http://127.0.0.1:9")
     assert "nothing answers at the address" in refused(*words, "--prompts", prompts)
-    assert "give a temperature above 0" in refused(*words, "--prompts", prompts, "-t", 0)
-    assert "takes prompts, a temperature" in refused(*words, "--prompts", prompts, "--min-p", 0.1)
+    assert "takes prompts, a temperature" in refused(*words, "--prompts", prompts, "--margin", 0.1)
+    for written in ("presence", "repetition=0", "mirostat=1", "frequency=nan"):
+        assert f"--penalty {written} is not a penalty" in refused(*words, "--prompts", prompts, "--penalty", written)
+    assert "--penalty goes with the URL" in refused("audit", "runs/none", "--penalty", "presence=1")
     assert "0 < top_p <= 1" in refused(*words, "--prompts", prompts, "--top-p", 1.5)
     assert "--plain goes with the URL of a server" in refused("audit", "runs/none", "--plain", "http://127.0.0.1:9")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
-from stridebench.harness.engines.probes import PROBES, begins_json
+from stridebench.harness.engines.probes import ASKS, PROBES, begins_json
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
-from tests.support.sampling_server import IDS, TableServer
+from tests.support.sampling_server import IDS, TABLE, TableServer, llama_reply
 
 JSON = '{"Ann": 31, "Bob": [25, true]}'
 
@@ -31,6 +33,8 @@ class ProbedTable(TableServer):
     def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         if body.get("response_format"):
             return self._json(body["max_tokens"])
+        if body.get("n"):
+            return self._samples(body)
         key, known = str(body["prompt"]), dict(body)
         many = body["max_tokens"] > 1
         self.calls[key] = self.calls.get(key, 0) + many
@@ -38,12 +42,23 @@ class ProbedTable(TableServer):
             known["prompt"] = [IDS - 1]
         if self.fault == "one more" and body["max_tokens"] == 2:
             known["max_tokens"] = 3
+        if self.fault == "past the end" and many and isinstance(body["prompt"], list):
+            self.stops = -1
         if self.fault == "one seed":
             known["seed"] = 0
         if self.fault == "own seeds":
             self.stream += 1
         events = [*super().reply(known)]
         return self._stopped(events, body["stop"][0]) if body.get("stop") else events
+
+    def _samples(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Several samples in one stream; with the fault, the second one ignores top-k."""
+        events: list[Mapping[str, Any]] = []
+        for sample in range(body["n"]):
+            cut = 0 if self.fault == "one sample" and sample else body["top_k"]
+            for event in super().reply({**body, "top_k": cut, "seed": sample}):
+                events.append({**event, "choices": [{**choice, "index": sample} for choice in event["choices"]]})
+        return events
 
     def _stopped(self, events: list[Mapping[str, Any]], stop: str) -> Sequence[Mapping[str, Any]]:
         """Cut the text at the stop string; with the fault, only behind its end."""
@@ -58,8 +73,8 @@ class ProbedTable(TableServer):
         return [{"choices": [choice]}]
 
 
-def probed(own: TableServer, *words: str) -> Outcome:
-    with answer_server(Answers(reply=own.reply, owner="vllm")) as server:
+def probed(own: TableServer, *words: str, metrics: Sequence[str] = ()) -> Outcome:
+    with answer_server(Answers(reply=own.reply, owner="vllm", metrics=list(metrics))) as server:
         return stride("engine", "probe", server.url, *words)
 
 
@@ -69,7 +84,8 @@ def verdicts(done: Outcome) -> dict[str, str]:
 
 def test_a_right_server_is_safe_against_its_own_decode_token_by_token() -> None:
     done = probed(ProbedTable(), "--json")
-    assert verdicts(done) == dict.fromkeys(PROBES, "same tokens")
+    skipped = dict.fromkeys(("an end of text in a draft", "preemption"), "skipped")
+    assert verdicts(done) == {**dict.fromkeys(PROBES, "same tokens"), **skipped}
     assert (done.code, done.document["outcome"]) == (0, "safe")
 
 
@@ -80,14 +96,52 @@ def test_a_right_server_is_safe_against_its_own_decode_token_by_token() -> None:
         ("one more", "max_tokens 1 to 3"),
         ("late stop", "a stop string in a draft"),
         ("no grammar", "JSON"),
+        ("no grammar", "the end of a thought in a draft"),
+        ("one sample", "two samples of one prompt"),
         ("one seed", "seeds"),
     ],
 )
 def test_a_planted_fault_is_found_by_its_probe(fault: str, probe: str) -> None:
     done = probed(ProbedTable(fault=fault), "--json")
     assert verdicts(done)[probe] == "differs" and done.code == 1
-    quiet = {"an empty draft after an accepted one", "seeds", "JSON"} - {probe}
+    quiet = {"an empty draft after an accepted one", "seeds"} - {probe}
     assert {verdicts(done)[name] for name in quiet} == {"same tokens"}
+
+
+@pytest.mark.parametrize("drops", ["presence_penalty", "repetition_penalty"])
+def test_penalties_that_do_not_reach_every_position_are_found(drops: str) -> None:
+    done = probed(ProbedTable(drops=(drops,), every=2), "--json")
+    assert verdicts(done)["penalties"] == "differs" and done.code == 1
+    assert verdicts(done)["edges of blocks"] == "same tokens"
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [("", "same tokens"), ("past the end", "differs")])
+def test_nothing_is_sent_behind_an_end_of_text(fault: str, verdict: str) -> None:
+    """The table's greedy chain behind the probe's first prompt reaches the end after three tokens."""
+    end = hashlib.sha256(ASKS[0].encode()).digest()[0] % IDS
+    for _ in range(3):
+        end = int(TABLE[end].argmax())
+    assert verdicts(probed(ProbedTable(fault=fault, stops=end), "--json"))["an end of text in a draft"] == verdict
+
+
+def test_preempted_requests_are_compared_and_a_server_that_preempts_none_is_skipped() -> None:
+    drafts = "vllm:spec_decode_num_drafts_total 1\n"
+
+    def preemption(*counts: int) -> str:
+        done = probed(
+            ProbedTable(), "--json", metrics=[f"{drafts}vllm:num_preemptions_total {count}\n" for count in counts]
+        )
+        return verdicts(done)["preemption"]
+
+    assert preemption(2) == "skipped" and preemption(2, 2, 5) == "same tokens"
+
+
+def test_llama_cpp_is_probed_token_by_token_with_the_ids_that_it_tokenises() -> None:
+    table = TableServer(counts_prompt=True)
+    with answer_server(Answers(reply=partial(llama_reply, table), owner="llamacpp", tokenised=(7,))) as server:
+        found = verdicts(stride("engine", "probe", server.url, "--json"))
+    assert {found[name] for name in ("edges of blocks", "several at once", "penalties", "seeds")} == {"same tokens"}
+    assert found["two samples of one prompt"] == found["preemption"] == "skipped"
 
 
 def test_tokens_that_differ_in_longer_requests_are_unsafe_and_the_text_says_where() -> None:
@@ -106,7 +160,7 @@ def test_a_server_that_sends_no_ids_needs_its_plain_decode() -> None:
         assert "name a server of the same model without drafts with --plain" in refused("engine", "probe", server.url)
         with answer_server(Answers(reply=ProbedTable().reply, owner="vllm")) as plain:
             done = stride("engine", "probe", server.url, "--plain", plain.url, "--json")
-    assert done.code == 0 and set(verdicts(done).values()) == {"same tokens"}
+    assert done.code == 0 and set(verdicts(done).values()) == {"same tokens", "skipped"}
 
 
 @pytest.mark.parametrize(

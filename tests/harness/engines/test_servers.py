@@ -14,7 +14,15 @@ from urllib.parse import quote
 import pytest
 
 import stridebench.harness.engines.openai as server_module
-from stridebench.harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, EngineWeights, Reply, TokenRow
+from stridebench.harness.core.engine import (
+    AcceptanceCounts,
+    EngineFault,
+    EngineRequest,
+    EngineWeights,
+    Penalties,
+    Reply,
+    TokenRow,
+)
 from stridebench.harness.engines.llama_cpp import LlamaCpp
 from stridebench.harness.engines.openai import OpenAI, Server, read_counters
 from stridebench.harness.engines.sglang import SGLang
@@ -252,7 +260,11 @@ TRIPLES = [[[p, int(name[3:]), None] for name, p in row.top.items()] for row in 
         (VLLM, (message("a", "stop", token_ids=[3, 9]),), {"logprobs": 2, "return_tokens_as_token_ids": True}),
         (
             LlamaCpp,
-            ({**LLAMA_STREAM[0], "completion_probabilities": ENTRIES}, *LLAMA_STREAM[1:]),
+            (
+                {**LLAMA_STREAM[0], "completion_probabilities": ENTRIES[:1]},
+                {**LLAMA_STREAM[1], "completion_probabilities": ENTRIES[1:]},
+                LLAMA_STREAM[2],
+            ),
             {"n_probs": 2},
         ),
         (
@@ -283,6 +295,45 @@ def test_the_most_probable_tokens_are_asked_for_and_read(
         engine.generate(REQUEST)
     assert reply.rows == (None if kind is VLLM else TOLD)
     assert asked.items() <= answers.asked[0].items() and not asked.keys() & answers.asked[1].keys()
+
+
+def test_an_accepted_draft_of_llama_cpp_has_a_row_without_probabilities(answers: Answers) -> None:
+    answers.events = (
+        {**LLAMA_STREAM[0], "completion_probabilities": ENTRIES[:1]},
+        *LLAMA_STREAM[1:],
+    )
+    with LlamaCpp(url=answers.url) as engine:
+        engine.open(EngineWeights())
+        assert engine.generate(ROWS).rows == (TOLD[0], TokenRow("id 4", {}))
+
+
+def test_ids_that_llama_cpp_counts_and_does_not_send_leave_an_output_without_ids(answers: Answers) -> None:
+    """A token that ends within a character is in no message of its own; the next one counts it."""
+    probs = {"completion_probabilities": ENTRIES[:1]}
+    answers.events = (
+        {**LLAMA_STREAM[0], **probs, "tokens_predicted": 1},
+        {**LLAMA_STREAM[1], "tokens_predicted": 3},
+        {**LLAMA_STREAM[2], "tokens_predicted": 3},
+    )
+    with LlamaCpp(url=answers.url) as engine:
+        engine.open(EngineWeights())
+        reply = engine.generate(ROWS)
+    assert (reply.tokens, reply.rows, reply.output_tokens, reply.text) == (None, None, 3, "ab")
+
+
+def test_a_request_asks_for_penalties_and_min_p_in_the_words_of_each_engine(answers: Answers) -> None:
+    penalties = Penalties(presence=0.5, frequency=0.25, repetition=1.5, bias={7: -1.0})
+    request = replace(REQUEST, min_p=0.125, penalties=penalties)
+    shared = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {"7": -1.0}, "min_p": 0.125}
+    repetition = {VLLM: "repetition_penalty", LlamaCpp: "repeat_penalty", SGLang: "repetition_penalty"}
+    streams = {VLLM: VLLM_STREAM, LlamaCpp: LLAMA_STREAM, SGLang: sglang_stream(NEW_NAMES, True)}
+    for kind, name in repetition.items():
+        answers.events = streams[kind]
+        with kind(url=answers.url) as engine:
+            engine.open(EngineWeights())
+            engine.generate(request)
+        sent = answers.asked[-1].get("sampling_params", answers.asked[-1])
+        assert {**shared, name: 1.5}.items() <= sent.items()
 
 
 def test_a_stream_that_is_sent_one_message_at_a_time_has_the_rows_of_all(answers: Answers) -> None:
