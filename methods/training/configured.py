@@ -31,6 +31,7 @@ def configured(recipe: str, **stated: Any) -> Any:
 
 
 import_module("stridebench.methods.training.eagle.recipes")
+import_module("stridebench.methods.training.eagle.blocks")
 import_module("stridebench.methods.training.heads.recipes")
 for _name, _entry in shipped_settings().items():
     RECIPES.register(_name)(configured(**_entry))

@@ -149,3 +149,64 @@ class Published(nn.Module):
     def logits(self, out: Tensor) -> Tensor:
         """Of the K ids of EAGLE-3."""
         return self.lm_head(out if self.config.get("norm_output") else self.norm(out))
+
+
+class PublishedBlocks(nn.Module):
+    """A block drafter of random weights: DFlash, or DSpark with a Markov head of rank ``rank`` and a confidence head.
+
+    Args:
+        changes: of the configuration.
+    """
+
+    def __init__(self, rank: int = 0, **changes: Any) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        layers = {"target_layer_ids": [0, 2], "mask_token_id": 60}
+        heads = {"markov_rank": rank, "markov_head_type": "vanilla", "enable_confidence_head": True}
+        more = {**layers, **heads, "confidence_head_with_markov": True} if rank else {"dflash_config": layers}
+        self.config = {**CONFIG, "head_dim": 8, "num_hidden_layers": 2, "block_size": 4, **more, **changes}
+        kind, layer, rotary, norm = FAMILIES["qwen3"]
+        settings: Any = kind(**{key: self.config[key] for key in (*CONFIG, "head_dim")})
+        width, eps, vocabulary = settings.hidden_size, settings.rms_norm_eps, settings.vocab_size
+        self.fc = nn.Linear(2 * width, width, bias=False)
+        self.hidden_norm, self.norm, self.rotary = norm(width, eps), norm(width, eps), rotary(settings)
+        self.layers = nn.ModuleList(layer(settings, number) for number in range(2))
+        if rank:
+            self.markov_head = nn.ModuleDict(
+                {"markov_w1": nn.Embedding(vocabulary, rank), "markov_w2": nn.Linear(rank, vocabulary, bias=False)}
+            )
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width + rank, 1)})
+        for weight in self.parameters():
+            weight.data = torch.randn_like(weight) * 0.3 + (weight.ndim == 1)
+        self.eval().requires_grad_(False)
+
+    def save(self, folder: Path, **changes: Tensor | None) -> Path:
+        """The folder, with some tensors changed or left out; DSpark's holds copies of the target's embeddings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        copies = {} if "dflash_config" in self.config else {"embed_tokens.weight": torch.zeros(61, 32)}
+        state = {**self.state_dict(), **copies, **changes}
+        save_file(
+            {key: value.clone() for key, value in state.items() if value is not None}, folder / "model.safetensors"
+        )
+        (folder / "config.json").write_text(json.dumps(self.config))
+        return folder
+
+    def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
+        """Rows [B, E] of a block at positions M, M + 1, ... behind M entries of features [M, J E]."""
+        context, x = self.hidden_norm(self.fc(features))[None], vectors[None]
+        places = torch.arange(context.shape[1] + x.shape[1])[None]
+        cos, sin = self.rotary(x, places)
+        for layer in self.layers:
+            part, normed = layer.self_attn, layer.input_layernorm(x)
+            read = torch.cat([context, normed], 1)
+            query = part.q_norm(part.q_proj(normed).view(1, x.shape[1], -1, 8)).transpose(1, 2)
+            keys = part.k_norm(part.k_proj(read).view(1, read.shape[1], -1, 8)).transpose(1, 2)
+            values = part.v_proj(read).view(1, read.shape[1], -1, 8).transpose(1, 2)
+            keys, _ = qwen3.apply_rotary_pos_emb(keys, keys, cos, sin)
+            query, _ = qwen3.apply_rotary_pos_emb(query, query, cos[:, -x.shape[1] :], sin[:, -x.shape[1] :])
+            share = query.shape[1] // keys.shape[1]
+            keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
+            weights = (query @ keys.transpose(2, 3) * 8**-0.5).softmax(-1)
+            x = x + part.o_proj((weights @ values).transpose(1, 2).flatten(2))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self.norm(x)[0]

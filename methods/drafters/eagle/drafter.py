@@ -49,7 +49,7 @@ class FeatureDrafter:
     @classmethod
     def open(cls, run: Run, name: str, kind: Kind) -> FeatureDrafter:
         """Open the drafter of this name. It reads the prompt here, unless that is one token, which makes no pair."""
-        mask = _cell_mask(run.capabilities, run.target.device)
+        mask = cell_mask(run.capabilities, run.target.device)
         drafter = cls(name, kind, len(run.target), run.models.negative_length, mask)
         if len(run.target) > 1:
             session = run.features(name, lambda: drafter._cache(run))
@@ -101,14 +101,20 @@ class Reader:
         return self._allowed(logits)
 
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        """Return the logits in fp32 or wider, -inf for ids that their position does not allow."""
-        logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), self._capabilities.grid
-        forced = None if grid is None else grid.forced(self._position)
-        if forced is not None:
-            only = torch.full_like(logits, float("-inf"))
-            only[:, forced] = 0.0
-            return only
-        return logits if self._cell_mask is None else logits + self._cell_mask
+        return allowed(logits, self._capabilities, self._position, self._cell_mask)
+
+
+def allowed(
+    logits: Float[Tensor, "n V"], capabilities: Capabilities, position: int, cell_mask: Float[Tensor, " V"] | None
+) -> Float[Tensor, "n V"]:
+    """Return the logits in fp32 or wider, -inf for ids that their position does not allow."""
+    logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), capabilities.grid
+    forced = None if grid is None else grid.forced(position)
+    if forced is not None:
+        only = torch.full_like(logits, float("-inf"))
+        only[:, forced] = 0.0
+        return only
+    return logits if cell_mask is None else logits + cell_mask
 
 
 def _check_published(folder: Path, net: FeatureDrafterNet, run: Run, taps: tuple[int, ...]) -> None:
@@ -130,7 +136,7 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureDraf
     return FeatureDrafterNet.load(folder).to(device=device, dtype=dtype).packed()
 
 
-def _cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:
+def cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:
     """Return 0 at the ids that a cell may take and -inf elsewhere, or None if it may take all."""
     if capabilities.grid is None or capabilities.grid.ids is None:
         return None

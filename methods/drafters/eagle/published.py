@@ -255,7 +255,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     norm = next((value for key, value in state.items() if key.endswith("q_norm.weight")), None)
     layers = layers_of(config)
-    rates, sharpness = _rates(config, width, heads)
+    rates, sharpness = rope_rates(config, width, heads)
     theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
     embed = state.get("embed_tokens.weight")
     return FeatureNetShape(
@@ -292,7 +292,7 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
     )
 
 
-def _rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
+def rope_rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
     """Return the rotation a position of each pair, and the factor of both; no rates if the base alone gives them."""
     rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from stridebench.methods.training.heads.examples import lower_end
 # How well a feature drafter predicts its backbone's next tokens.
 
 
+S = TypeVar("S", bound=nn.Module)
 DEPTHS = 3
 """Depths of the figures; from the second on the drafter reads the features that it predicted."""
 MOST = 64
@@ -84,7 +85,7 @@ def figures(student: FeatureStudent) -> dict[str, float]:
     return shares
 
 
-def shuffled(net: FeatureDrafterNet) -> FeatureDrafterNet:
+def shuffled(net: S) -> S:
     """A copy whose matrices have their entries in another order."""
     twin, draws = copy.deepcopy(net), torch.Generator().manual_seed(0)
     for weight in twin.parameters():
