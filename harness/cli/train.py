@@ -36,7 +36,7 @@ EVERY_S = 30.0
 @click.option("--minutes", type=float, help="Stop after this time; the same command continues.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--part", "parts", multiple=True, help="NAME=FOLDER: build on this result of the recipe NAME.")
-@click.option("--backbone", help="Train for this backbone; KIND is then medusa, eagle1, cross-regression, ...")
+@click.option("--backbone", help="Train for this backbone; KIND is then medusa, eagle1, dflash, ...")
 @click.option(
     "--data",
     metavar="FILE|TASK|FOLDER",
@@ -66,10 +66,10 @@ def command(
 ) -> None:
     """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
 
-    With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
-    xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x, and mulo-4x after
-    it. It learns from the texts that the backbone writes after the prompts of --data, or from a folder of pictures with
-    captions.
+    With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, mtp, dflash, dspark,
+    cross-regression, xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those, mulo-2x,
+    and mulo-4x after it. It learns from the texts that the backbone writes after the prompts of --data, or from a
+    folder of pictures with captions.
     The result goes where `stride run` looks for it, unless --out is given: a method takes it by the name of --name, as
     in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
     passes over the data, and --set schedule=paper trains as long as the paper did.

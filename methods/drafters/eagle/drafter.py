@@ -62,7 +62,7 @@ class FeatureDrafter:
         tied = run.tied_embeddings()
         net = _load(folder, tied.embed.dtype, tied.embed.device)
         check_target(net.shape, run)
-        if net.shape.kind != self.kind:
+        if self.kind not in net.shape.serves:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
         if not net.shape.fingerprint:
             _check_published(folder, net, run, cache.resolve(taps_of(self.name), run.capabilities))

@@ -27,7 +27,8 @@ else:
     N = TypeVar("N")  # a verb that only lists things has no nn.Module
 
 
-Kind = Literal["eagle1", "eagle3"]
+Kind = Literal["eagle1", "eagle3", "mtp"]
+"""What a method reads: a layer for multi-token prediction is a net of kind eagle1 with normed pairs."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class FeatureNetShape:
         return self.head_width or self.width // self.heads
 
     @property
+    def serves(self) -> tuple[Kind, ...]:
+        """Return the kinds of drafters that it is."""
+        return (self.kind, "mtp") if self.pair_norm else (self.kind,)
+
+    @property
     def target_width(self) -> int:
         """Return E of the target's rows."""
         return self.target or self.width
@@ -119,6 +125,8 @@ LAYER = {
 }
 """Our modules of the layer, and the published ones."""
 MTP = re.compile(r"(?:model\.)?(mtp_layers\.0|mtp)\.")
+DEEPSEEK = re.compile(r"(model\.layers\.\d+\.)eh_proj\.weight$")
+"""A layer behind the last one of DeepSeek's and GLM's models."""
 MTP_NAMES = {
     "mtp_layers.0": {
         "input_proj": "fc",
@@ -126,6 +134,7 @@ MTP_NAMES = {
         "hidden_layernorm": "norm_feature",
         "final_layernorm": "norm",
     },
+    "eh_proj": {"eh_proj": "fc", "enorm": "norm_token", "hnorm": "norm_feature", "shared_head.norm": "norm"},
     "mtp": {"fc": "fc", "pre_fc_norm_embedding": "norm_token", "pre_fc_norm_hidden": "norm_feature", "norm": "norm"},
 }
 """Modules outside the layer, by the prefix of the keys."""
@@ -141,13 +150,22 @@ UNREAD = re.compile(r"t2d$|verifier_(norm|lm_head)\.|.*rotary_emb\.|.*\.inv_freq
 
 
 def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the first such layer, named as EAGLE-1's."""
+    """Return the tensors of the first such layer, named as EAGLE-1's; none if there is none.
+
+    The embedding and the head of DeepSeek's layer are copies of the target's.
+    """
+    layer = next((match[1] for key in published if (match := DEEPSEEK.match(key))), None)
     named: dict[str, Tensor] = {}
     for key, value in published.items():
-        if match := MTP.match(key):
+        if layer and key.startswith(layer):
+            rest, outside = key[len(layer) :], MTP_NAMES["eh_proj"]
+        elif not layer and (match := MTP.match(key)):
             rest = key[match.end() :].removeprefix("layers.0.")
-            module, _, leaf = rest.rpartition(".")
             outside = MTP_NAMES[match[1]] if rest == key[match.end() :] else {}
+        else:
+            continue
+        module, _, leaf = rest.rpartition(".")
+        if module not in ("embed_tokens", "shared_head.head"):
             named[f"{outside[module]}.{leaf}" if module in outside else f"layers.0.{rest}"] = value
     return named
 
@@ -319,8 +337,12 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShap
     """Return the net of a published folder."""
     published = checkpoint.tensors(folder, part="mtp")
     settings = {**config, **(config.get("transformer_layer_config") or {})}
-    if any(MTP.match(key) for key in published):
-        published = renamed_mtp(published)
+    if layer := renamed_mtp(published):
+        published = layer
+        if (share := settings.get("partial_rotary_factor") or 1.0) != 1.0:
+            raise WeightsError(
+                f"{folder}/config.json has partial_rotary_factor: {share}, and whole heads are rotated here"
+            )
         settings |= {"num_hidden_layers": 1, "mtp": True, "hidden_first": settings.get("model_type") == "mimo"}
         return _filled(folder, published, settings, False, make)
     check_keys(folder, config)

@@ -20,6 +20,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.methods.drafters.draft_model import DraftLength, siblings
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
+from stridebench.methods.drafters.eagle.published import Kind
 from stridebench.methods.drafters.tree_shapes import TreeShape, branching, published
 
 DEEPEST = 64
@@ -44,7 +45,13 @@ class StaticDrafter:
 
     @classmethod
     def open(
-        cls, run: Run, features: str, tree: str, widths: Sequence[int], length: DraftLength = FULL
+        cls,
+        run: Run,
+        features: str,
+        tree: str,
+        widths: Sequence[int],
+        length: DraftLength = FULL,
+        kind: Kind = "eagle1",
     ) -> StaticDrafter:
         """Open a drafter with the tree of ``widths`` if there are some, else with a tree by name.
 
@@ -55,7 +62,7 @@ class StaticDrafter:
         if widths and max(widths) > vocabulary:
             raise UsageError(f"{max(widths)} siblings of a vocabulary of {vocabulary}; give smaller widths")
         shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary, vocabulary)
-        return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width, length)
+        return cls(FeatureDrafter.open(run, features, kind), shape.on(run.target.device), shape.width, length)
 
 
 def grow_static(run: Run, form: StaticDrafter) -> Draft:

@@ -66,6 +66,8 @@ def figures(student: FeatureStudent) -> dict[str, float]:
     - ``_untrained``, ``_shuffled``: the same of a new drafter, and of one whose matrices have their entries in another
       order.
     - ``_ngram``: the same of an n-gram of the training passages.
+    - ``_shifted``, ``_norms``, of a layer for multi-token prediction: the same if it reads the row of the token before,
+      and if its norms have one added to their weights, as converters of layers with (1 + w) norms did.
     - ``_lead``: lower end of the 95 % interval of the gain of ``top1_1`` over each control.
     """
     examples = student.lessons.development[:MOST]
@@ -77,6 +79,9 @@ def figures(student: FeatureStudent) -> dict[str, float]:
         "shuffled": measured(student, shuffled(student.net), examples, 1),
         "ngram": measured_ngram(student, examples),
     }
+    if student.net.shape.pair_norm:
+        controls["shifted"] = measured(student, student.net, examples, 1, shift=1)
+        controls["norms"] = measured(student, with_norms_added(student.net), examples, 1)
     shares = dict(own.figures)
     for name, control in controls.items():
         shares |= {f"{key}_{name}": value for key, value in control.figures.items()}
@@ -94,9 +99,23 @@ def shuffled(net: S) -> S:
     return twin
 
 
+def with_norms_added(net: FeatureDrafterNet) -> FeatureDrafterNet:
+    """A copy whose norms have one added to their weights."""
+    twin = copy.deepcopy(net)
+    for name, weight in twin.named_parameters():
+        weight.data += float(name.startswith("norm"))
+    return twin
+
+
 @torch.no_grad()
-def measured(student: FeatureStudent, net: FeatureDrafterNet, examples: Sequence[Example], depths: int) -> MeasuredHits:
-    """The shares of `figures` at so many depths, of a net for this student's backbone."""
+def measured(
+    student: FeatureStudent, net: FeatureDrafterNet, examples: Sequence[Example], depths: int, shift: int = 0
+) -> MeasuredHits:
+    """The shares of `figures` at so many depths, of a net for this student's backbone.
+
+    Args:
+        shift: entries by which the rows that it reads are late.
+    """
     sums: dict[str, float] = {}
     hits: list[tuple[float, float, float]] = []
     total = [0] * depths
@@ -105,7 +124,8 @@ def measured(student: FeatureStudent, net: FeatureDrafterNet, examples: Sequence
     for example in examples:
         branches = list(range(teacher.capabilities.branches))
         batch = collate([example] * len(branches), branches, teacher).to(student.device)
-        rounds = unroll(net, student.lessons.embed[batch.tokens], batch.features, batch.visible, depths)
+        features = batch.features.roll(shift, 1)
+        rounds = unroll(net, student.lessons.embed[batch.tokens], features, batch.visible, depths)
         for depth, out in enumerate(rounds):
             counted = batch.counted[0, depth:]
             p = _guided([student.target_logits(rows[depth:][counted]) for rows in batch.heads], scale)
@@ -192,7 +212,8 @@ class FeatureRecipe(Recipe):
     """A drafter for one backbone, trained on texts that the backbone wrote.
 
     Args:
-        eagle: eagle1 or eagle3.
+        eagle: eagle1 or eagle3, or mtp: a layer for multi-token prediction, which norms token and row before it joins
+            them, and its output.
         heads: attention heads of its layer; 0: of 128 numbers each, or as few as fit.
         kv_heads: heads of keys and values; 0: as many.
         inner: width of the gated product; 0: 8 thirds of the backbone's width.
@@ -247,7 +268,7 @@ class FeatureRecipe(Recipe):
         width, ids = teacher.capabilities.width, self._proposed(lessons)
         heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
         shape = FeatureNetShape(
-            self.eagle,
+            "eagle1" if self.eagle == "mtp" else self.eagle,
             width,
             heads,
             self.kv_heads or heads,
@@ -258,6 +279,10 @@ class FeatureRecipe(Recipe):
             theta=self.theta,
             backbone=self.backbone,
             fingerprint=teacher.backbone.fingerprint,
+            joined_bias=self.eagle != "mtp",
+            pair_norm=self.eagle == "mtp",
+            entry_norm=self.eagle == "mtp",
+            normed_output=self.eagle == "mtp",
         )
         (net := FeatureDrafterNet(shape)).ids.copy_(ids)
         if self.eagle == "eagle3" and tied.lift is None:
@@ -267,7 +292,7 @@ class FeatureRecipe(Recipe):
     def _proposed(self, lessons: Lessons) -> Int[Tensor, " K"]:
         """The ids that the drafter proposes; none: eagle1 with the backbone's whole unembedding."""
         vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
-        if not self.kept and self.eagle == "eagle1":
+        if not self.kept and self.eagle != "eagle3":
             return torch.zeros(0, dtype=torch.long)
         drawn = range(vocabulary) if grid is None or grid.ids is None else grid.ids
         if not 0 < self.kept < len(drawn):
@@ -308,6 +333,17 @@ GENERAL_RECIPES.register("eagle3")(
         eagle="eagle3",
         kept=32_000,  # of the release's drafters (draft_vocab_size)
         rounds=3,
+        regress=0.0,
+        classify=1.0,
+        noise=0.0,
+    )
+)
+GENERAL_RECIPES.register("mtp")(
+    replace(
+        ANY,
+        summary="layer for multi-token prediction of any backbone with hidden rows",
+        eagle="mtp",
+        rounds=2,
         regress=0.0,
         classify=1.0,
         noise=0.0,
