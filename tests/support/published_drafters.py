@@ -27,6 +27,7 @@ FAMILIES = {
 MTP = {
     "mtp_layers.0": ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm"),
     "mtp": ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+    "model.layers.61": ("eh_proj", "enorm", "hnorm", "shared_head.norm"),
 }
 """Names beside the layer: the join, norms of token and feature, and the last norm."""
 
@@ -36,7 +37,7 @@ class Published(nn.Module):
 
     Args:
         family: of its layer.
-        name: of the layer among the keys; mtp_layers.0 and mtp: one for multi-token prediction.
+        name: of the layer among the keys; those of `MTP`: one for multi-token prediction.
         own: it has an embedding of its own.
         changes: of the configuration, those of speculators among them.
     """
@@ -70,7 +71,7 @@ class Published(nn.Module):
             self.taps = nn.ModuleList(norm(target, eps) for _ in range(3 if self.config.get("fc_norm") else 0))
             self.before = norm(3 * target, eps) if self.config.get("norm_before_fc") else None
             self.layer.input_layernorm = nn.Identity()
-        elif "mtp" in name:
+        elif name in MTP:
             self.token_norm, self.hidden_norm, self.final = (norm(width, eps) for _ in range(3))
             self.fc = nn.Linear(2 * width, width, bias=False)
         elif family != "chameleon":
@@ -82,11 +83,18 @@ class Published(nn.Module):
     def state(self) -> dict[str, Tensor]:
         """Tensors under the published names."""
         state = {f"{self.name}.{key}": value for key, value in self.layer.state_dict().items()}
-        if "mtp" in self.name:
+        if self.name in MTP:
             names = MTP[self.name]
             state = {key.replace("mtp.", "mtp.layers.0."): value for key, value in state.items()}
             modules = (self.fc, self.token_norm, self.hidden_norm, self.final)
             state |= {f"{self.name}.{key}.weight": part.weight for key, part in zip(names, modules, strict=True)}
+            if (
+                "layers" in self.name and "mtp" not in self.name
+            ):  # beside the target's own layers, with copies of its ends
+                state |= {"model.layers.0.self_attn.q_proj.weight": self.fc.weight, "lm_head.weight": self.embed.weight}
+                state |= {
+                    f"{self.name}.{key}.weight": self.embed.weight for key in ("embed_tokens", "shared_head.head")
+                }
             more = "model." if self.config.get("model_type") == "mimo" else ""
             return {more + key: value.clone() for key, value in state.items()}
         state |= {f"fc.{key}": value for key, value in self.fc.state_dict().items()}
@@ -117,7 +125,7 @@ class Published(nn.Module):
     def forward(self, vectors: Tensor, rows: Tensor, fused: bool = False) -> Tensor:
         """What comes out of the layer for N entries: token vectors [N, E] and rows [N, J E], or its own (`fused`)."""
         count, feature = len(vectors), rows
-        if "mtp" in self.name:
+        if self.name in MTP:
             pair = [self.token_norm(vectors), self.hidden_norm(rows)]
             feature = self.fc(torch.cat(pair[:: -1 if self.config.get("model_type") == "mimo" else 1], -1))
         elif not self.kept:
@@ -137,7 +145,7 @@ class Published(nn.Module):
         if not self.kept:
             out = self.layer(feature[None], position_embeddings=self.rotary(feature[None], places), **more)
             out = (out[0] if isinstance(out, tuple) else out)[0]
-            return self.final(out) if "mtp" in self.name else out
+            return self.final(out) if self.name in MTP else out
         normed = self.hidden_norm(feature)
         read = torch.cat([self.input_norm(vectors), normed], -1)[None]
         angles = self.rotary(feature[None], places)

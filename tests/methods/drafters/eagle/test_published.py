@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from stridebench.harness.core.cache import Window, resolve
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import WeightsError, WeightsWarning
+from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
 from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet, rotate_cells
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.mtp import MultiTokenPrediction
 from tests.support.feature_toys import SIZES, run_on, tiny
 from tests.support.published_drafters import Published
 
@@ -36,6 +38,7 @@ KINDS: dict[str, tuple[dict[str, Any], bool]] = {
     "MTP of MiMo": (
         {"family": "llama", "name": "mtp_layers.0", "model_type": "mimo", "attention_bias": True}, False,
     ),
+    "MTP of DeepSeek and GLM": ({"family": "llama", "name": "model.layers.61", "attention_bias": True}, False),
     "EAGLE-3": ({"family": "llama", "kept": 9, "name": "midlayer"}, False),
     "EAGLE-3, all ids": ({"family": "llama", "kept": 61, "name": "midlayer"}, False),
     "EAGLE-3 of a wider target": (
@@ -308,6 +311,36 @@ def test_a_key_that_nobody_reads_is_named(tmp_path: Path) -> None:
     reference.config |= {"residual_scale": 0.5, "use_cache": True}
     with pytest.warns(WeightsWarning, match=r"keys that are not read: residual_scale\. If"):
         FeatureDrafterNet.load(reference.save(tmp_path))
+
+
+@pytest.mark.parametrize("odd", ["self_attn.q_a_proj.weight", "mlp.experts.0.up_proj.weight"])
+def test_a_layer_of_deepseek_with_other_parts_is_refused(odd: str, tmp_path: Path) -> None:
+    """Latent attention and experts; half-rotated heads of GLM too."""
+    reference, name = Published("llama", name="model.layers.61"), f"model.layers.61.{odd}"
+    with pytest.raises(WeightsError, match=f"does not read, layers.0.{re.escape(odd)}"):
+        FeatureDrafterNet.load(reference.save(tmp_path, **{name: torch.ones(2)}))
+    reference.config |= {"partial_rotary_factor": 0.5}
+    with pytest.raises(WeightsError, match=r"has partial_rotary_factor: 0\.5"):
+        FeatureDrafterNet.load(reference.save(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mtp", "layers.0"])
+def test_mtp_reads_layers_for_multi_token_prediction_alone(name: str, tmp_path: Path) -> None:
+    model, greedy = tiny("fp32"), Sampling(0.0)
+    folder = str(Published("llama", name=name, **TARGET, **WIDE).save(tmp_path))
+    if name == "layers.0":
+        with pytest.raises(WeightsError, match="holds a drafter of kind eagle1, and this method reads mtp"):
+            decode(MultiTokenPrediction(folder), run_on(model, greedy, 8))
+        return
+    decoded = decode(MultiTokenPrediction(folder, depth=2), run_on(model, greedy, 24))
+    assert decoded.tokens == decode(Autoregressive(), run_on(model, greedy, 24)).tokens
+    assert (decoded.steps[0].drafted, decoded.steps[0].draft_nfe) == (2, 2)
+
+
+@pytest.mark.parametrize(("changes", "message"), [({"depth": 0}, "depth is 0"), ({"policy": "p_min"}, "take conf")])
+def test_mtp_refuses_chains_without_drafts(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        MultiTokenPrediction(**changes)
 
 
 TARGET = {"hidden_size": SIZES["hidden_size"], "vocab_size": 61}

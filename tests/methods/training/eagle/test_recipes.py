@@ -19,6 +19,7 @@ from stridebench.harness.train.general import TaskPlan, general
 from stridebench.harness.train.loop import train
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.mtp import MultiTokenPrediction
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, shuffled
 from stridebench.methods.training.eagle.student import FeatureStudent
 from tests.support.feature_toys import run_on, small_recipe
@@ -35,6 +36,7 @@ FEW_IDS = {"kept": 100}
         ("eagle1-embedded-code", Eagle1, {}),
         ("eagle1-embedded-code", Eagle1, FEW_IDS),
         ("eagle3-embedded-code", Eagle3, {}),
+        ("mtp-embedded-code", MultiTokenPrediction, {}),
     ],
 )
 def test_a_drafter_learns_and_its_drafts_are_accepted(
@@ -51,6 +53,7 @@ def test_a_drafter_learns_and_its_drafts_are_accepted(
     assert {"top1_1", "top3_1", "accepted_1", "top1_3", "top1_1_untrained", "top1_1_shuffled"} <= set(figures)
     assert figures["top1_1"] > max(figures["top1_1_untrained"], figures["top1_1_shuffled"])
     assert figures["top3_1"] >= figures["top1_1"]
+    assert all((f"top1_1_{control}" in figures) == (method is MultiTokenPrediction) for control in ("shifted", "norms"))
     assert 0 < figures["top1_1_ngram"] < figures["top3_1_ngram"] < 1
     model = presets.load("embedded-code", "fp32")
     steps = decode(method(features=str(tmp_path)), run_on(model, Sampling(0.0), 30, (1, 2, 3, 4))).steps
