@@ -97,12 +97,9 @@ class BlockDrafterShape:
             "fingerprint": self.fingerprint,
         }
         ids = {"target_layer_ids": [layer - 1 for layer in self.layers], "mask_token_id": self.mask}
-        heads = {
-            "markov_rank": self.rank,
-            "markov_head_type": "vanilla",
-            "enable_confidence_head": bool(self.confidence),
-            "confidence_head_with_markov": self.confidence == "markov",
-        }
+        heads: dict[str, object] = {"markov_rank": self.rank, "markov_head_type": "vanilla"}
+        heads |= {"enable_confidence_head": bool(self.confidence)}
+        heads |= {"confidence_head_with_markov": self.confidence == "markov"}
         stated |= {**ids, **heads} if self.ahead else {"dflash_config": ids}
         (folder / "config.json").write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
 
@@ -251,12 +248,8 @@ class BlockDrafterNet(nn.Module):
         self.hidden_norm, self.norm = RootMeanSquareNorm(width, shape.eps), RootMeanSquareNorm(width, shape.eps)
         self.layers = nn.ModuleList(BlockLayer(shape) for _ in range(shape.depth))
         if shape.rank:
-            self.markov_head = nn.ModuleDict(
-                {
-                    "markov_w1": nn.Embedding(shape.vocabulary, shape.rank),
-                    "markov_w2": nn.Linear(shape.rank, shape.vocabulary, bias=False),
-                }
-            )
+            self.markov_head = nn.ModuleDict({"markov_w1": nn.Embedding(shape.vocabulary, shape.rank)})
+            self.markov_head["markov_w2"] = nn.Linear(shape.rank, shape.vocabulary, bias=False)
         if shape.confidence:
             read_by_it = width + (shape.rank if shape.confidence == "markov" else 0)
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(read_by_it, 1)})
