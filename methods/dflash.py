@@ -23,10 +23,8 @@ from stridebench.methods.drafters.blocks import (
     draw_rows,
     taps_of,
 )
-from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, verify_block
-from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
-
-BY_RATIO = {"token": verify_chain, "block": verify_block}
+from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET
 
 
 @METHODS.register("dflash")
@@ -70,7 +68,7 @@ class DFlash(Method[BlockDrafter]):
         rows = state.rows(run)
         draft = run.nothing if rows is None else draw_rows(run, rows, greedy=self.greedy)
         p = run.probs(run.target.forward(draft))
-        return BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
+        return CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
 
     @classmethod
     def variants(cls) -> Sequence[DFlash]:

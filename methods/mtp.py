@@ -21,10 +21,8 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import MOST_PROBABLE_SIBLINGS, DraftLength
 from stridebench.methods.drafters.eagle.static_tree import DROPPED_FOR_ITS_PROBABILITY, StaticDrafter, grow_static
-from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, verify_block
-from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
-
-BY_RATIO = {"token": verify_chain, "block": verify_block}
+from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE
+from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET
 
 
 @METHODS.register("mtp")
@@ -69,7 +67,7 @@ class MultiTokenPrediction(Method[StaticDrafter]):
         tree = grow_static(run, state)
         draft = Draft(tree.tokens, tree.probs)  # one child below each node: a chain
         p = run.probs(run.target.forward(draft))
-        acceptance = BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
+        acceptance = CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
         state.length.follow(len(draft), acceptance)
         return acceptance
 

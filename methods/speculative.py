@@ -27,7 +27,7 @@ from stridebench.methods.drafters.draft_model import (
     ModelDrafter,
 )
 from stridebench.methods.drafters.known_text import KnownText
-from stridebench.methods.verifiers.block import RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL, verify_block
+from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL
 from stridebench.methods.verifiers.rejection import (
     COMPARED_WITH_NEIGHBOUR,
     CORRECTION_FROM_TARGET,
@@ -37,8 +37,7 @@ from stridebench.methods.verifiers.rejection import (
 )
 from stridebench.methods.verifiers.typical import DECLARED, LossyRule
 
-BY_RATIO = {"token": verify_chain, "block": verify_block}
-VERIFIERS = (*BY_RATIO, "match", "coupled")
+VERIFIERS = (*CHAIN_VERIFIERS, "match", "coupled")
 FORESEEN = 8
 """The longest draft that `stride report --what-if` weighs, or gamma if that is longer."""
 FORESEEN_POLICIES = (
@@ -124,11 +123,11 @@ class Speculative(Method[ModelDrafter]):
         return acceptance
 
     def _verified(self, run: Run, draft: Draft, p: Float[Tensor, "R V"], coupled: bool) -> Acceptance:
-        if self.verifier not in BY_RATIO:
+        if self.verifier not in CHAIN_VERIFIERS:
             q = draft.probs if coupled else None
             return verify_match(draft.tokens, q, p, run.draws, first=len(run.target))
         if self.acceptance == "exact":
-            return BY_RATIO[self.verifier](draft.tokens, draft.probs, p, run.draws)
+            return CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
         rule = LossyRule.of("speculative", self.acceptance)
         if not rule.declares and len(draft):
             return rule.verify(draft.tokens, p, run.draws)

@@ -57,6 +57,10 @@ def verify_block(
     return Acceptance(path, draws.categorical(probs, "resid")[0])
 
 
+CHAIN_VERIFIERS = {"token": verify_chain, "block": verify_block}
+"""Verifiers of a chain of drawn drafts by p / q, as the parameter ``verifier`` of methods names them."""
+
+
 def capped_ratios(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K+1"]:
     """Return w[0] = 1 and w[k+1] = min(1, w[k] p[k, x[k]] / q[k, x[k]]): the joint ratio over its running maximum."""
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
