@@ -15,7 +15,6 @@ import functools
 import json
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,7 +143,7 @@ def run(program: str, check: str = "", names: Sequence[str] = (), *, limits: Lim
             with _process(running, folder, to_program) as child:  # it is not told the check, which has the answers
                 to_program.close()
                 isolation = _isolation(child, limits)
-                ready, _, _ = select.select([verdict], [], [], limits.timeout_s)
+                ready = connection.wait([verdict], limits.timeout_s)
                 if not ready:
                     return ProgramOutcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
                 said = verdict.recv(1 << 16)
@@ -172,7 +172,7 @@ def _ended(child: subprocess.Popen[bytes], limits: Limits, detail: str) -> tuple
 def _isolation(child: subprocess.Popen[bytes], limits: Limits) -> Isolation:
     """Return the isolation that holds when the program starts."""
     assert child.stdout and child.stderr
-    ready, _, _ = select.select([child.stdout], [], [], START_S)
+    ready = connection.wait([child.stdout], START_S)
     line = child.stdout.readline() if ready else b""
     if line:
         return Isolation(**json.loads(line))

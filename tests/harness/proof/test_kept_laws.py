@@ -306,7 +306,7 @@ def test_both_rows_together_are_that_of_all_cases() -> None:
     ("piece", "bugs"),
     [
         (Piece("setting", "speculative"), True),
-        (Piece("setting", "speculative", 11), False),  # approximate, next to an exact setting
+        (Piece("setting", "speculative", 12), False),  # approximate, next to an exact setting
         (Piece("setting", "zipar"), True),  # approximate, and no setting is exact
         (Piece("setting", "cllm"), True),
         (Piece("dear", "speculative"), False),
