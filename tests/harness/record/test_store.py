@@ -171,7 +171,8 @@ by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # annotation
 by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
 by_type["int | None"] = st.none() | numbers
 by_type["float | None"] = st.none() | reals
-plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
+by_name = {f.name: by_type[str(f.type)] for f in fields(Step)} | {"accepted": st.integers(0, 100_000)}
+plain_steps = st.builds(Step, **by_name)
 plain_samples = st.builds(
     Sample,
     prompt=texts,
