@@ -117,6 +117,11 @@ def printable_line(text: str) -> str:
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
+def number_of(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 prompt" or "1,200 prompts"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _shows(character: str) -> bool:
     """Whether a character can be shown; of those of no width only the joiners of scripts and emoji are kept."""
     kind, code = unicodedata.category(character), ord(character)

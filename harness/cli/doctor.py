@@ -12,7 +12,7 @@ import click
 
 from stridebench.harness.cli.main import emit, say
 from stridebench.harness.discover import load_all
-from stridebench.harness.errors import StrideError, UsageError
+from stridebench.harness.errors import StrideError, UsageError, number_of
 from stridebench.harness.machine.device import multiplies_bf16
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.machine.surroundings import cache_folder
@@ -104,7 +104,7 @@ def answer(checks: Sequence[Check]) -> str:
     seconds = estimate(plan).seconds
     time = "" if seconds is None else f", about {duration_words(seconds)} on a CPU that reads 6 GB/s"
     fetched = f"; it fetches {', '.join(absent)} first" if absent else ""
-    return f"quick will run: {len(plan.runnable)} cells in {types}{time}{fetched}"
+    return f"quick will run: {number_of(len(plan.runnable), 'cell')} in {types}{time}{fetched}"
 
 
 def _checks() -> list[Check]:

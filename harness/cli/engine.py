@@ -175,10 +175,10 @@ def check_server(url: str, engine: str | None, as_json: bool, **options: Any) ->
     stride engine check http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --prompts mine.jsonl
     stride engine check http://127.0.0.1:8000 --prompts mine.jsonl --limit 24 --json
     """
-    from stridebench.harness.engines import check_verdict, checking  # imports torch
-
     declare_all()
     asked = asked_servers(url, engine, "text", options)
+    from stridebench.harness.engines import check_verdict, checking  # imports torch, so after the prompts
+
     result = checking.check(asked.uses, asked.task, asked.prompts, asked.tokens, asked.seconds)
     shown = [one for one in CHECKED if any(getattr(cell, one.key) not in (None, "") for cell in result.cells)]
     lines = [[column.text(asdict(cell)) for column in shown] for cell in result.cells]

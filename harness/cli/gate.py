@@ -16,7 +16,7 @@ from rich.console import Console
 from stridebench.gating import MIN_PROMPTS, gate_replay, read_baseline
 from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, json_option, say
 from stridebench.harness.discover import declare_all
-from stridebench.harness.errors import RunIncomplete, UsageError, printable
+from stridebench.harness.errors import RunIncomplete, UsageError, number_of, printable
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.plan.budget import refuse_moving_prompts
 from stridebench.harness.record.store import Store
@@ -196,7 +196,7 @@ def make(
     if as_json:
         emit({"baseline": str(out), "cells": list(document["cells"])})
     else:
-        say(f"wrote {out}: {len(document['cells'])} cells, {len(again)} A/A reruns")
+        say(f"wrote {out}: {number_of(len(document['cells']), 'cell')}, {number_of(len(again), 'A/A rerun')}")
 
 
 def _golden(run: Path, path: Path, setting: str, drafts: int | None, margin: float | None, as_json: bool) -> int:

@@ -12,7 +12,7 @@ import click
 
 from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all
-from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.errors import UsageError, number_of, printable_line
 from stridebench.harness.machine.surroundings import restored, stdout_on_stderr
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.budget import described, foreseen
@@ -250,7 +250,7 @@ def _print_plan(plan: Plan, by_cell: Mapping[str, Outcome], as_json: bool) -> No
     count = len(running) + len(plan.runnable_engines)
     if not count:
         return
-    say(f"{count} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
+    say(f"{number_of(count, 'cell')}, {number_of(most.decodes, 'decode')} of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass, with proofs and report"
         say(f"about {duration_words(most.seconds)} {machine}")

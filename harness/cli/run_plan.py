@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stridebench.execution import RunRequest, check_finished, perform
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.errors import NAMED
+from stridebench.harness.errors import NAMED, number_of
 from stridebench.harness.machine.extras import typed
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.columns import SCORER_FAILED
@@ -94,7 +94,8 @@ def _end(report: run_report.RunReport, counts: Mapping[str, Any], quiet: bool) -
     """Print the counts of the methods' cells; return 1 if a claim is broken or something failed."""
     store = report.store
     if not quiet:
-        counted = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
+        failed = number_of(counts["failed"], "failed sample")
+        counted = f"{number_of(counts['done'], 'cell')} done, {counts['skipped']} skipped, {failed}"
         malformed = f", {counts['malformed']} malformed outputs" if counts["malformed"] else ""
         say(f"run: {store.address} ({counted}{malformed})")
         say("\n".join(next_steps(report.frame, store.address)))

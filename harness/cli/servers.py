@@ -64,14 +64,14 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
         engine: the adapter, or None for that of the server's own name.
         prompt: how prompts are sent: "text", or "ids" if they are known.
     """
-    from stridebench.harness.engines import checking  # imports torch
-
     if options["prompts"] is None:
         raise UsageError(f"prompts for {url} are missing; name a file with --prompts")
     task: Any = TASKS.get("prompts")(file=str(options["prompts"]))
     chosen = task.prompts()[: options["limit"]]
     if textless := [one.id for one in chosen if one.text is None or one.last]:
         raise UsageError(f"{textless[0]} of {options['prompts']} is not a text; write it as `prompt`, as it is sent")
+    from stridebench.harness.engines import checking  # imports torch, so after the prompts
+
     addresses = {"speculative": url, **({"plain": options["plain"]} if options["plain"] else {})}
     key = options["key_env"] or KEY_ENV
     name = engine or checking.adapter_of(url, key)
@@ -90,12 +90,12 @@ def audit_server(
     url: str, sampling: Sampling, penalties: Sequence[str], as_json: bool, options: Mapping[str, Any]
 ) -> int:
     """Audit a server by its own scoring, print the result, and return the exit code."""
-    from stridebench.harness.engines.scoring import audit_servers
-
     if not math.isfinite(sampling.temperature):
         raise UsageError(f"the temperature is {sampling.temperature:g}; give a finite one")
     changes = parsed_penalties(penalties)
     asked = asked_servers(url, None, "ids", options)
+    from stridebench.harness.engines.scoring import audit_servers  # imports torch, so after the prompts
+
     result = audit_servers(asked.uses, asked.task, asked.prompts, sampling, asked.tokens, asked.seconds, changes)
     servers = [one for one in (result.own, result.plain) if one is not None]
     lines = [f"{result.verdict}: {_scored_words(result.own)}"]

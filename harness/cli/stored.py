@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.cli.main import emit, say
-from stridebench.harness.errors import StoreError, UsageError, did_you_mean, printable_line
+from stridebench.harness.errors import StoreError, UsageError, did_you_mean, number_of, printable_line
 from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 from stridebench.harness.record.run_folders import RunFolder, folder_bytes, remove_run, run_folders, time_words
@@ -82,7 +82,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         for run in runs
     ]
     notes = [f"{run.path.name} cannot be read: {printable_line(run.problem)}" for run in runs if run.problem]
-    total = f"{len(runs)} runs in {folder}, {size_words(sum(run.bytes for run in runs))}"
+    total = f"{number_of(len(runs), 'run')} in {folder}, {size_words(sum(run.bytes for run in runs))}"
     print_table(TextTable(total, RUNS, rows, notes), Console())
 
 
@@ -99,7 +99,7 @@ def prune_runs(folder: Path, keep: int, yes: bool, as_json: bool) -> None:
     if old:
         for run in old:
             say(f"{run.path}  {run.created[:16].replace('T', ' ')}  {size_words(run.bytes)}", err=True)
-        _confirm(f"delete these {len(old)} runs ({size_words(sum(run.bytes for run in old))})", yes)
+        _confirm(f"delete {number_of(len(old), 'run')} ({size_words(sum(run.bytes for run in old))})", yes)
     for run in old:
         try:
             remove_run(run)
@@ -110,7 +110,7 @@ def prune_runs(folder: Path, keep: int, yes: bool, as_json: bool) -> None:
     if as_json:
         emit({"deleted": [str(run.path) for run in deleted], "bytes": freed, "kept": len(runs) - len(deleted)})
     else:
-        say(f"deleted {len(deleted)} runs, {size_words(freed)} freed; {len(runs) - len(deleted)} are kept")
+        say(f"deleted {number_of(len(deleted), 'run')}, {size_words(freed)} freed; {len(runs) - len(deleted)} are kept")
 
 
 def _confirm(what: str, yes: bool) -> None:

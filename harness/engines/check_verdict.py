@@ -22,6 +22,7 @@ from stridebench.harness.engines.serving.verdict import (
     visible_share,
     word,
 )
+from stridebench.harness.errors import number_of
 from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.record import stats
 from stridebench.harness.record.entries import StoredDifference, StoredVerdict
@@ -65,7 +66,8 @@ class CheckedCell:
             return ""
         numbers = f"{self.times:.2f}"
         if self.times_low is None or self.times_high is None:
-            return f"at T = {self.temperature:g} whether it pays is not shown ({numbers}, {self.times_n} prompts)"
+            counted = f"{numbers}, {number_of(self.times_n, 'prompt')}"
+            return f"at T = {self.temperature:g} whether it pays is not shown ({counted})"
         pays, costs = self.times_low > 1, self.times_high < 1
         said = "it pays" if pays else "it costs time" if costs else "no gain is shown"
         return f"{said} at T = {self.temperature:g} ({numbers} [{self.times_low:.2f}, {self.times_high:.2f}])"
@@ -160,7 +162,8 @@ def _judged(of_role: Mapping[str, Decoded]) -> TemperatureJudgement:
     if failed := sum(one.status != "ok" for one in own.requests):
         doubts.append(f"{at}: {failed} of {len(own.requests)} requests failed")
     if len(own.rows) < stats.FEWEST:
-        doubts.append(f"{at}: {len(own.rows)} prompts were answered in the time, and {stats.FEWEST} are needed")
+        answered = number_of(len(own.rows), "answer")
+        doubts.append(f"{at}: {answered} came in the time, and {stats.FEWEST} are needed")
     if _drafted(own) == 0:
         doubts.append(f"{at}: nothing was drafted, so this was a plain decode")
     facts, evidence = compared(own, plain) if plain is not None else (StoredVerdict(), "nothing to compare with")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, number_of
 from stridebench.harness.plan.cells import Cell, Plan
 from stridebench.harness.plan.estimate import CellCosts, Forecast, assumed, cost_key, scaled
 from stridebench.harness.plan.expand import expand
@@ -89,8 +89,9 @@ def described(plan: Plan) -> list[str]:
     if chosen is None or suite.budget is None:
         return []
     shorter = "" if chosen.tokens == 1 else f", texts of {chosen.tokens:.0%} of their tokens"
+    cells = number_of(len(plan.runnable), "cell")
     line = (
-        f"budget of {duration_words(suite.budget)}: {len(plan.runnable)} cells of {chosen.prompts} prompts{shorter}, "
+        f"budget of {duration_words(suite.budget)}: {cells} of {number_of(chosen.prompts, 'prompt')}{shorter}, "
         f"about {duration_words(chosen.seconds)} with proofs and report"
     )
     methods = [cell for cell in plan.cells if cell.role == "method"]

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
+from stridebench.harness.errors import number_of
 from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.record.metrics import refuting_in
 from stridebench.harness.record.store import Store
@@ -249,7 +250,7 @@ def _cell_rows(
     failed = before.index.intersection(pd.MultiIndex.from_frame(failures[["prompt", "repetition"]]))
     if len(failed):
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
-        return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {names}")]
+        return [replace(row, verdict="error", why=f"{number_of(len(failed), 'sample')} failed: {names}")]
     after = measured.figures
     if len(missing := before.index.difference(after.index)):
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in missing[:5])
@@ -281,7 +282,7 @@ def compare_figure(
 ) -> GateRow:
     """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
-    count = f"{row.prompts} prompts" if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
+    count = number_of(row.prompts, "prompt") if row.clusters == row.prompts else f"{row.clusters} clusters of prompts"
     if min(row.prompts, row.clusters) < min_prompts:
         return replace(row, verdict="inconclusive", why=f"{count}; {min_prompts} are needed")
     if row.clusters < stats.FEWEST:
@@ -358,7 +359,9 @@ def decide(rows: list[GateRow], tolerated: float | None, margin: float = LOSS, l
 def _unseen(row: GateRow, loss: float, needed: float) -> str:
     """Return how many prompts a loss needs to be seen; a replay needs fewer, and knows figures of drafts alone."""
     replayed = ", or `stride gate replay`" if row.metric in REPLAYABLE else ""
-    return f"a loss of {loss:.1%} would not be seen in {row.prompts} prompts: {needed:,} are needed{replayed}"
+    return (
+        f"a loss of {loss:.1%} would not be seen in {number_of(row.prompts, 'prompt')}: {needed:,} are needed{replayed}"
+    )
 
 
 def _with_visible(row: GateRow) -> GateRow:
@@ -372,6 +375,6 @@ def _with_visible(row: GateRow) -> GateRow:
     factor = stdtrit(row.clusters - 1, 1 - FAIL_ALPHA) + stdtrit(row.clusters - 1, POWER)
     row = replace(row, visible=float(min(factor * row.noise, 1.0)))
     if row.why == "identical" and row.visible == 1 and row.metric != "logprob" and not row.metric.startswith(SCORE):
-        why = f"identical, but in {row.prompts} prompts no drop would have been seen; decode more of them"
+        why = f"identical, but in {number_of(row.prompts, 'prompt')} no drop would have been seen; decode more of them"
         return replace(row, verdict="inconclusive", why=why)
     return row

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, number_of
 from stridebench.harness.record import stats
 from stridebench.reports.gate.baseline import TestedFigure, frame_of
 from stridebench.reports.gate.decision import GateResult, GateRow, decide, worst
@@ -78,7 +78,7 @@ def _test(row: GateRow, before: pd.DataFrame, after: pd.DataFrame, min_prompts: 
     row = replace(row, before=REPLAYED.value(before), after=REPLAYED.value(after.loc[shared]))
     if independent < max(min_prompts, stats.FEWEST):
         needed = max(min_prompts, stats.FEWEST)
-        return replace(row, verdict="inconclusive", why=f"{prompts} prompts; {needed} are needed")
+        return replace(row, verdict="inconclusive", why=f"{number_of(prompts, 'prompt')}; {needed} are needed")
     if not after["expected"].notna().all():
         return replace(row, verdict="inconclusive", why="some values are not numbers")
     if before["expected"].equals(after.loc[before.index, "expected"]):

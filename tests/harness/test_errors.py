@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stridebench.harness.errors import LONGEST, said_by
+from stridebench.harness.errors import LONGEST, number_of, said_by
 
 
 class Unreadable(BaseException):
@@ -21,3 +21,7 @@ def test_a_message_that_raises_is_said_to() -> None:
 def test_a_huge_message_is_cut() -> None:
     text = said_by(ValueError("x" * 5_000_000))
     assert len(text) < LONGEST + 60 and text.endswith("x ... (5,000,000 characters)")
+
+
+def test_one_of_a_noun_has_no_plural() -> None:
+    assert [number_of(count, "prompt") for count in (0, 1, 1200)] == ["0 prompts", "1 prompt", "1,200 prompts"]

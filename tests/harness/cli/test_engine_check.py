@@ -65,7 +65,7 @@ def test_rounding_moves_tokens_at_near_ties_alone_and_is_safe(prompts: Path) -> 
     ("own", "plain", "words", "said"),
     [
         (TableServer(), None, (), "without its plain decode (--plain)"),
-        (TableServer(), PLAIN, ("--limit", "5"), "5 prompts were answered in the time, and 6 are needed"),
+        (TableServer(), PLAIN, ("--limit", "5"), "5 answers came in the time, and 6 are needed"),
         (TableServer(silent=3), PLAIN, (), "tokens came without probabilities"),
         (TableServer(drafted=0), PLAIN, (), "nothing was drafted"),
         (TableServer(noise=0.6), PLAIN, (), "T = 0: other arithmetic: "),
