@@ -172,7 +172,7 @@ def _ended(child: subprocess.Popen[bytes], limits: Limits, detail: str) -> tuple
 def _isolation(child: subprocess.Popen[bytes], limits: Limits) -> Isolation:
     """Return the isolation that holds when the program starts."""
     assert child.stdout and child.stderr
-    ready = connection.wait([child.stdout], START_S)
+    ready = connection.wait([child.stdout.fileno()], START_S)
     line = child.stdout.readline() if ready else b""
     if line:
         return Isolation(**json.loads(line))
