@@ -66,7 +66,7 @@ class CheckedCell:
             return ""
         numbers = f"{self.times:.2f}"
         if self.times_low is None or self.times_high is None:
-            counted = f"{numbers}, {number_of(self.times_n, 'prompt')}"
+            counted = f"{numbers}, {number_of(self.times_n or 0, 'prompt')}"
             return f"at T = {self.temperature:g} whether it pays is not shown ({counted})"
         pays, costs = self.times_low > 1, self.times_high < 1
         said = "it pays" if pays else "it costs time" if costs else "no gain is shown"
