@@ -77,7 +77,7 @@ def test_cells_of_engines_that_run_are_counted_and_timed(tmp_path: Path) -> None
     path = suite(tmp_path, {"name": NAME, "label": "here"}, {"name": "openai", "url": NOWHERE})
     dry = stride("run", path, "--dry-run", "--json").document["estimate"]
     assert (dry["decodes"], dry["tokens"]) == (2, 10) and dry["seconds"] > 0
-    assert "1 cells, 2 decodes of up to 10 tokens together" in stride("run", path, "--dry-run").out
+    assert "1 cell, 2 decodes of up to 10 tokens together" in stride("run", path, "--dry-run").out
 
 
 def test_a_skipped_engine_is_told_by_the_run_and_runs_when_it_is_resumed(
