@@ -139,9 +139,9 @@ def test_preempted_requests_are_compared_and_a_server_that_preempts_none_is_skip
 def test_llama_cpp_is_probed_token_by_token_with_the_ids_that_it_tokenises() -> None:
     table = TableServer(counts_prompt=True)
     with answer_server(Answers(reply=partial(llama_reply, table), owner="llamacpp", tokenised=(7,))) as server:
-        found = verdicts(stride("engine", "probe", server.url, "--json"))
-    assert {found[name] for name in ("edges of blocks", "several at once", "penalties", "seeds")} == {"same tokens"}
-    assert found["two samples of one prompt"] == found["preemption"] == "skipped"
+        by_probe = verdicts(stride("engine", "probe", server.url, "--json"))
+    assert {by_probe[name] for name in ("edges of blocks", "several at once", "penalties", "seeds")} == {"same tokens"}
+    assert by_probe["two samples of one prompt"] == by_probe["preemption"] == "skipped"
 
 
 def test_tokens_that_differ_in_longer_requests_are_unsafe_and_the_text_says_where() -> None:
