@@ -35,7 +35,7 @@ from stridebench.methods.verifiers.rejection import (
     verify_chain,
     verify_match,
 )
-from stridebench.methods.verifiers.typical import DECLARED, LossyRule
+from stridebench.methods.verifiers.typical import DECLARED, SURE_TARGET_OVERRULED, LossyRule, unsure_of, verify_fly
 
 VERIFIERS = (*CHAIN_VERIFIERS, "match", "coupled")
 FORESEEN = 8
@@ -65,7 +65,8 @@ class Speculative(Method[ModelDrafter]):
             drafts. ``entropy`` ends it before a position of high entropy. ``ema`` drafts one more than was accepted
             lately. ``table:1=8,4=3`` is for batches: 8 tokens for one decode, 3 from four on.
         acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
-            ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1`` (see `LossyRule`).
+            ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1``, ``fly:6,0.3`` (see
+            `LossyRule`). The window of ``fly`` is never longer than gamma - 1.
     """
 
     drafter: str = "self"
@@ -75,7 +76,7 @@ class Speculative(Method[ModelDrafter]):
     acceptance: str = "exact"
 
     source = "arXiv:2211.17192, Algorithm 1"
-    exact_at = "acceptance = exact, mixture:1 or thresholds:1,1"
+    exact_at = "acceptance = exact, mixture:1, thresholds:1,1, or fly above ln 3 nats"
     requirements = frozenset({Requirement.DRAFTER})
     mutants = (
         CORRECTION_FROM_TARGET,
@@ -85,6 +86,7 @@ class Speculative(Method[ModelDrafter]):
         RATIO_CAPPED_ONCE,
         STOP_WITH_TOKEN_RESIDUAL,
         COMPARED_WITH_NEIGHBOUR,
+        SURE_TARGET_OVERRULED,
     )
 
     def __post_init__(self) -> None:
@@ -102,6 +104,10 @@ class Speculative(Method[ModelDrafter]):
             name = LossyRule.of("speculative", self.acceptance).name
             if self.verifier != "token":
                 raise UsageError(f"speculative: acceptance {name} and verifier {self.verifier}; take verifier token")
+            if name == "fly" and self.gamma == 1:
+                raise UsageError(
+                    "speculative: acceptance fly looks at the drafts behind one, and gamma is 1; take 2 or more"
+                )
 
     @property
     def claim(self) -> Claim:
@@ -117,18 +123,23 @@ class Speculative(Method[ModelDrafter]):
 
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
-        p = run.probs(run.target.forward(draft))  # gamma + 1 distributions in one pass
-        acceptance = self._verified(run, draft, p, state.coupled)
+        logits = run.target.forward(draft)  # of gamma + 1 distributions in one pass
+        acceptance = self._verified(run, draft, logits, state.coupled)
         state.length.follow(len(draft), acceptance)
         return acceptance
 
-    def _verified(self, run: Run, draft: Draft, p: Float[Tensor, "R V"], coupled: bool) -> Acceptance:
+    def _verified(self, run: Run, draft: Draft, logits: Float[Tensor, "R V"], coupled: bool) -> Acceptance:
+        p = run.probs(logits)
         if self.verifier not in CHAIN_VERIFIERS:
             q = draft.probs if coupled else None
             return verify_match(draft.tokens, q, p, run.draws, first=len(run.target))
         if self.acceptance == "exact":
             return CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
         rule = LossyRule.of("speculative", self.acceptance)
+        if rule.name == "fly" and len(draft):
+            weighed = p if run.sampling.temperature > 0 else logits.softmax(1)  # greedy rows have no entropy
+            unsure = unsure_of(draft.tokens, weighed, rule.values[1])
+            return verify_fly(draft, p, run.draws, unsure, min(int(rule.values[0]), self.gamma - 1))
         if not rule.declares and len(draft):
             return rule.verify(draft.tokens, p, run.draws)
         pi = rule.declared(draft.q(p.shape[1], p), p) if rule.declares else p
@@ -137,8 +148,8 @@ class Speculative(Method[ModelDrafter]):
         return acceptance
 
     def foresee(self, run: Run, text: Sequence[int], p: Float[Tensor, "N V"]) -> Mapping[Speculative, ExpectedSteps]:
-        """Return the steps by each verifier, length and policy; by none if the acceptance changes the output."""
-        if self.claim is not Claim.SAME_LAW:
+        """Return the steps by each verifier, length and policy; by none if the acceptance is a lossy rule."""
+        if self.acceptance != "exact":
             return {}
         settings = self._settings(drawn=run.sampling.temperature > 0)
         known = KnownText.read(run, run.open(self.drafter), text, p, max(one.gamma for one in settings))
@@ -158,7 +169,7 @@ class Speculative(Method[ModelDrafter]):
     def variants(cls) -> Sequence[Speculative]:
         verifiers = [cls("toy", 3, verifier) for verifier in VERIFIERS[1:]]
         by_law = [cls("toy", 3, "block", policy) for policy in ("conf:0.6", "keep:0.6", "entropy:0.6")]
-        rules = ("thresholds:1,1", "thresholds:0.5,0.7", *DECLARED, "typical:0.9,0.3", "relaxed")
+        rules = ("thresholds:1,1", "fly:1,1.1", "thresholds:0.5,0.7", *DECLARED, "typical:0.9,0.3", "relaxed")
         lossy = [cls("toy", 2, acceptance=rule) for rule in rules]
         return (
             cls("toy", 3),
@@ -169,4 +180,5 @@ class Speculative(Method[ModelDrafter]):
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),
             *lossy,
+            *(cls("toy", 3, acceptance=rule) for rule in ("fly:1,0.3", "fly:2,0.3")),
         )

@@ -5,15 +5,16 @@ and row k + 1 after node k.
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.1, and its released ``evaluate_posterior``; cascades:
 Narasimhan et al. 2024, arXiv:2405.19261; mixtures: transformers' ``assistant_ensemble_weight``; relaxed acceptance:
 TensorRT-LLM's ``use_relaxed_acceptance_for_thinking``; thresholds: SGLang's ``--speculative-accept-threshold-single``
-and ``-acc``.
+and ``-acc``; FLy: arXiv:2511.22972, with the entropy and the sampling of vLLM's ``rejection_sample_method="fly"``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.draft import Acceptance, Draft, Path
@@ -21,7 +22,7 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.session import ancestors
 from stridebench.harness.errors import UsageError
-from stridebench.methods.verifiers.rejection import judge
+from stridebench.methods.verifiers.rejection import acceptance_probs, judge
 from stridebench.methods.verifiers.tree import paths
 
 
@@ -118,6 +119,53 @@ def _target_probs(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"]) -> Float[Tens
     return p[: len(x)].gather(1, x[:, None])[:, 0]
 
 
+# FLy: a rejection is overruled where the target is unsure and the drafts behind it agree with it.
+
+BEST = 3
+"""Tokens whose entropy says whether the target is unsure."""
+
+
+def verify_fly(
+    draft: Draft, p: Float[Tensor, "R V"], draws: Draws, unsure: Bool[Tensor, " K"], window: int
+) -> Acceptance:
+    """Accept as `verify_chain`, but go on behind a rejected draft if the next ``window`` drafts are accepted.
+
+    Args:
+        draft: a chain of one node or more.
+        unsure: whether a rejection may be overruled, see `unsure_of`.
+    """
+    x, q = draft.tokens, draft.probs
+    return judge(overruled(acceptance_probs(x, q, p), unsure, window), x, q, p, draws)
+
+
+def unsure_of(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], entropy: float) -> Bool[Tensor, " K"]:
+    """Return where p(x) > 0 and the most probable tokens have an ``entropy`` of so many nats or more."""
+    best = p[: len(x)].topk(min(BEST, p.shape[1])).values
+    unsure: Tensor = torch.special.entr(best).sum(1) >= entropy
+    return unsure & (_target_probs(x, p) > 0)
+
+
+def overruled(native: Float[Tensor, " K"], unsure: Bool[Tensor, " K"], window: int) -> Float[Tensor, " K"]:
+    """Return the probability that each draft is kept, given that those before it are.
+
+    Args:
+        native: probability that the test of each draft accepts. The tests are independent.
+        unsure: drafts that may be kept although their test rejects, if the tests of the next ``window`` drafts accept.
+    """
+    behind = torch.cat([native[1:], native.new_zeros(window)]).unfold(0, window, 1).prod(1) * unsure
+    refused, rescued = (1 - native) * (1 - behind), (1 - native) * behind
+    reached = native.new_ones(())
+    untested = [reached]  # probability that draft k is reached and in no window, so that nothing is known of its test
+    kept = []
+    for k in range(len(native)):
+        stopped = untested[k] * refused[k]
+        kept.append(1 - stopped / reached.clamp_min(1e-30))
+        reached = reached - stopped
+        after_window = untested[k - window] * rescued[k - window] if k >= window else 0.0
+        untested.append(untested[k] * native[k] + after_window)
+    return torch.stack(kept).clamp(0, 1)
+
+
 # Rules for the chain of any drafter.
 
 RULES: dict[str, tuple[float, ...]] = {
@@ -127,6 +175,7 @@ RULES: dict[str, tuple[float, ...]] = {
     "typical": (0.09, 0.3),
     "relaxed": (3.0, 0.2),
     "thresholds": (0.5, 1.0),
+    "fly": (6.0, 0.3),
 }
 """Rules by name, with their numbers unless others are given, as in ``relaxed:3,0.2``."""
 DECLARED = ("mixture", "cascade", "cascade_token")
@@ -143,6 +192,8 @@ class LossyRule:
     - ``typical:epsilon,alpha`` keeps a draft of p(x) > min(epsilon, alpha exp(-H(p))).
     - ``relaxed:k,delta`` keeps a draft among the k best of p(x) >= max p - delta.
     - ``thresholds:single,acc`` keeps a draft of p(x) >= single, others with p(x) / acc; after a rejection p without x.
+    - ``fly:window,entropy`` is rejection sampling, but keeps a rejected draft if p(x) > 0, the 3 best tokens of p
+      have an entropy of so many nats or more, and the tests of the next ``window`` drafts accept; else (p - q)+.
 
     After a rejection by typical or relaxed acceptance, the next token is drawn from p.
     """
@@ -160,16 +211,20 @@ class LossyRule:
             values = tuple(map(float, numbers.split(","))) if numbers else RULES[name]
         except ValueError:
             values = ()
-        shares = values[1:] if name == "relaxed" else values
+        usual = ",".join(f"{value:g}" for value in RULES[name])
+        if name == "fly" and not (len(values) == 2 and values[0] in range(1, 1000) and values[1] >= 0):
+            numbers = "a number of drafts from 1 on and an entropy in nats"
+            raise UsageError(f"{method}: acceptance is {rule!r}; give {numbers}, as in fly:{usual}")
+        shares = values[1:] if name == "relaxed" else () if name == "fly" else values
         if len(values) != len(RULES[name]) or not all(0 <= value <= 1 for value in shares) or min(values) < 0:
-            usual = ",".join(f"{value:g}" for value in RULES[name])
             raise UsageError(f"{method}: acceptance is {rule!r}; give numbers from 0 to 1, as in {name}:{usual}")
         return cls(name, values)
 
     @property
     def exact(self) -> bool:
         """Return whether the numbers leave the target's distribution as it is."""
-        return (self.name, *self.values) in (("mixture", 1.0), ("thresholds", 1.0, 1.0))
+        never = self.name == "fly" and self.values[1] > math.log(BEST)  # a larger entropy than any three tokens have
+        return never or (self.name, *self.values) in (("mixture", 1.0), ("thresholds", 1.0, 1.0))
 
     @property
     def declares(self) -> bool:
@@ -219,4 +274,7 @@ NEXT_TOKEN_FROM_ROW_BEFORE = Mutant(
 )
 IMPROBABLE_DRAFTS_KEPT = Mutant(
     f"{__name__}:above", "_target_probs(x, p) > delta", "_target_probs(x, p) <= delta", "improbable drafts are kept"
+)
+SURE_TARGET_OVERRULED = Mutant(
+    f"{__name__}:unsure_of", ">= entropy", ">= 0", "a rejection is overruled where the target is sure"
 )

@@ -94,10 +94,14 @@ def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"acceptance": "lenient"}, "known: exact, mixture, cascade, cascade_token, typical, relaxed, thresholds"),
+        ({"acceptance": "lenient"}, "known: exact, mixture, cascade, cascade_token, typical, relaxed, thresholds, fly"),
         ({"acceptance": "mixture:1.5"}, "give numbers from 0 to 1, as in mixture:0.9"),
         ({"acceptance": "relaxed:3"}, "as in relaxed:3,0.2"),
         ({"acceptance": "typical:high,low"}, "as in typical:0.09,0.3"),
+        ({"acceptance": "fly:0,0.3"}, "give a number of drafts from 1 on and an entropy in nats, as in fly:6,0.3"),
+        ({"acceptance": "fly:1.5,0.3"}, "a number of drafts"),
+        ({"acceptance": "fly:2"}, "a number of drafts"),
+        ({"acceptance": "fly", "gamma": 1}, "looks at the drafts behind one, and gamma is 1; take 2 or more"),
         ({"acceptance": "typical", "verifier": "block"}, "acceptance typical and verifier block; take verifier token"),
         ({"acceptance": "mixture", "verifier": "coupled"}, "take verifier token"),
     ],
@@ -108,5 +112,15 @@ def test_a_wrong_rule_of_acceptance_is_an_error(params: dict[str, Any], message:
 
 
 def test_a_rule_of_acceptance_is_exact_where_it_keeps_the_targets_distribution() -> None:
-    exact = [Speculative(acceptance=rule).claim for rule in ("exact", "mixture:1", "thresholds:1,1")]
+    exact = [Speculative(acceptance=rule).claim for rule in ("exact", "mixture:1", "thresholds:1,1", "fly:1,1.1")]
     assert set(exact) == {Claim.SAME_LAW} and Speculative(acceptance="mixture:0.99").claim is Claim.DECLARED
+
+
+def test_fly_goes_on_behind_a_greedy_rejection_where_the_target_is_unsure() -> None:
+    """A greedy row of p has no entropy, so that of the logits counts; above ln 3 no row has enough."""
+    fly, exact = (decoded(Speculative("toy", 4, acceptance=rule), Sampling(0.0)) for rule in ("fly:1,0", "fly:1,1.1"))
+    assert exact.tokens == decoded(Speculative("toy", 4), Sampling(0.0)).tokens
+    assert sum(step.accepted for step in fly.steps) / len(fly.steps) > sum(step.accepted for step in exact.steps) / len(
+        exact.steps
+    )
+    assert fly.tokens != exact.tokens

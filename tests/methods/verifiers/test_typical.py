@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
 
 import pytest
 import torch
 
 from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft, Path
 from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.method import Mutant
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.verifiers.typical import LossyRule, threshold, verify_redrawn, verify_typical
+from stridebench.harness.proof.mutants import injected
+from stridebench.methods.verifiers import typical
+from stridebench.methods.verifiers.typical import (
+    LossyRule,
+    overruled,
+    threshold,
+    unsure_of,
+    verify_fly,
+    verify_redrawn,
+    verify_typical,
+)
 from tests.support.enumerated import enumerated
 
 
@@ -124,3 +137,71 @@ class TestLossyRules:
         x = torch.tensor([1])
         weights = outcomes(lambda draws: LossyRule.of("speculative", rule).verify(x, P[:2], draws))
         assert weights == pytest.approx(expected)
+
+
+def reached_by_all_tests(native: Sequence[float], unsure: Sequence[bool], window: int) -> list[float]:
+    """Return the probability that the first k drafts are kept, by going over the outcomes of all tests together."""
+    reached = [0.0] * len(native)
+    for tests in product([True, False], repeat=len(native)):
+        weight = prod(a if accepted else 1 - a for a, accepted in zip(native, tests, strict=True))
+        for k, accepted in enumerate(tests):
+            behind = tests[k + 1 : k + 1 + window]
+            if not (accepted or (unsure[k] and len(behind) == window and all(behind))):
+                break
+            reached[k] += weight
+    return reached
+
+
+FLY_BUGS = [
+    Mutant(f"{typical.__name__}:overruled", "native.new_zeros(window)", "native.new_ones(window)", "past the end"),
+    Mutant(f"{typical.__name__}:overruled", "untested[k] * native[k] + after", "untested[k] + after", "counted twice"),
+    Mutant(
+        f"{typical.__name__}:overruled", "if k >= window else 0.0", "if False else 0.0", "the window is tested again"
+    ),
+]
+
+CHAINS = [
+    ([0.5, 0.7, 0.2, 0.9, 0.4], [True, True, True, True, True]),
+    ([0.3, 0.6, 0.8, 0.5, 0.9], [True, False, False, True, True]),
+    ([0.0, 1.0, 1.0, 0.0, 1.0], [True, False, True, True, True]),
+    ([0.4, 0.0, 0.7], [True, True, False]),
+    ([0.6], [True]),
+]
+"""Acceptance probabilities, and where the target is unsure."""
+
+
+class TestFly:
+    @staticmethod
+    def difference(native: Sequence[float], unsure: Sequence[bool], window: int) -> float:
+        kept = overruled(torch.tensor(native, dtype=torch.float64), torch.tensor(unsure), window).cumprod(0)
+        expected = reached_by_all_tests(native, unsure, window)
+        return float((kept - torch.tensor(expected, dtype=torch.float64)).abs().max())
+
+    @pytest.mark.parametrize(("native", "unsure"), CHAINS)
+    @pytest.mark.parametrize("window", [1, 2, 3])
+    def test_drafts_are_kept_as_often_as_by_all_tests_together(
+        self, native: list[float], unsure: list[bool], window: int
+    ) -> None:
+        assert self.difference(native, unsure, window) < 1e-12
+
+    @pytest.mark.parametrize("bug", FLY_BUGS, ids=[bug.why for bug in FLY_BUGS])
+    def test_a_mistake_with_the_window_would_be_seen(self, bug: Mutant) -> None:
+        with injected(bug):
+            assert max(self.difference(*chain, window) for chain in CHAINS for window in (1, 2)) > 1e-3
+
+    def test_the_entropy_is_that_of_the_three_best_tokens_and_an_impossible_draft_stays_rejected(self) -> None:
+        """Entropies 1.03, 0.64 and 1.09 of `P`; one more token of 0.1 would add 0.23 to the last row."""
+        x = torch.tensor([1, 1, 2])
+        assert unsure_of(x, P[:4], 0.65).tolist() == [True, False, True]
+        four = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.5, 0.0, 0.0]]).double()
+        assert unsure_of(torch.tensor([3]), four, 1.05).tolist() == [False]  # 1.28 with the fourth
+        assert unsure_of(torch.tensor([2]), four.flip(0), 0.3).tolist() == [False]  # p(x) = 0
+
+    def test_a_rejection_that_is_not_overruled_has_the_residual(self) -> None:
+        """Of a draft of 0.3 and one of 0.8 behind it: kept with 0.3 + 0.7 x 0.8, and else p without the draft."""
+        draft, unsure = Draft(torch.tensor([1, 1])), torch.tensor([True, True])
+        weights = outcomes(lambda draws: verify_fly(draft, P[:3], draws, unsure, 1))
+        first = {token: weight for (path, token), weight in weights.items() if not path}
+        assert first == pytest.approx({0: 0.14 * 5 / 7, 2: 0.14 * 2 / 7})
+        once = sum(weight for (path, _), weight in weights.items() if len(path) == 1)
+        assert once == pytest.approx(0.3 * 0.2)  # behind an overruled draft the second is kept for certain
