@@ -112,6 +112,10 @@ class FirstOf(Method[BothStates]):
     def components(self) -> Sequence[tuple[str, str]]:
         return self.second.components
 
+    @property
+    def remembers(self) -> bool:
+        return parsed(self.copies).remembers or self.second.remembers
+
     def drafters(self) -> Sequence[str]:
         return self.second.drafters()
 

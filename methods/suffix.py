@@ -1,7 +1,7 @@
 """SuffixDecoding: copy the most frequent continuation of a suffix of the text so far.
 
 The counts of the paper's suffix tree are those of the places where a suffix stands, so the places are kept and no tree
-is. This is the tree of one prompt and its output; the paper's tree of earlier outputs is not built.
+is. There are two: of one prompt with its output, and, if it remembers, of the outputs of earlier prompts.
 
 Source: Oliaro et al. 2024, arXiv:2411.04975; linear drafts, with the defaults of Arctic Inference.
 Symbols: x copied tokens, p the target's distributions. Copies are point masses, so they are accepted with p(x).
@@ -23,6 +23,12 @@ from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
 
+END = -1
+"""Stands behind each earlier output; it is no token, so nothing is matched across two outputs."""
+
+REMEMBERED = 10_000
+"""The newest tokens of earlier outputs, which a step searches in 0.2 ms; older ones are forgotten."""
+
 
 @dataclass
 class SuffixDrafter:
@@ -34,7 +40,9 @@ class SuffixDrafter:
         min_prob: a draft ends before its estimated probability falls below this.
         depth: longest suffix and draft together.
         policy: of the length, up to ``length``.
+        earlier: outputs of earlier prompts, each with `END` behind it.
         places: the index behind each occurrence, by token.
+        earlier_places: the same in ``earlier``.
         read: number of tokens read so far.
     """
 
@@ -43,8 +51,14 @@ class SuffixDrafter:
     min_prob: float
     depth: int
     policy: DraftLength = field(default_factory=DraftLength)
+    earlier: list[int] = field(default_factory=list)
     places: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    earlier_places: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     read: int = 0
+
+    def __post_init__(self) -> None:
+        for place, token in enumerate(self.earlier):
+            self.earlier_places[token].append(place + 1)
 
     def propose(self, run: Run) -> Draft:
         """Return point masses on the best continuation; none if nothing matches or no room is left."""
@@ -56,18 +70,29 @@ class SuffixDrafter:
         return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device)) if copied else run.nothing
 
     def best(self, tokens: Sequence[int], room: int) -> list[int]:
-        """Return the continuation with the most expected tokens; the longer suffix of two alike."""
+        """Return the continuation with the most expected tokens; that of this text if earlier ones have no better."""
+        draft, score = self._best(tokens, tokens, self.places, room)
+        earlier, earlier_score = self._best(tokens, self.earlier, self.earlier_places, room)
+        return earlier if earlier_score > score else draft
+
+    def _best(
+        self, tokens: Sequence[int], text: Sequence[int], places: dict[int, list[int]], room: int
+    ) -> tuple[list[int], float]:
+        """Return the best continuation in ``text`` of a suffix of ``tokens``, the longer suffix of two alike."""
         draft: list[int] = []
         score = 0.0
-        matches, size = self.places.get(tokens[-1], []), 1
-        while len(matches) > 1 and size < self.depth:
+        matches, size = places.get(tokens[-1], []), 1
+        only_its_end = 1 if text is tokens else 0
+        while len(matches) > only_its_end and size < self.depth:
             budget = min(room, int(size * self.factor), self.depth - size)
-            path, expected = self._path(tokens, matches, budget)
+            path, expected = self._path(text, matches, budget)
             if path and expected >= score:
                 draft, score = path, expected
             size += 1
-            matches = [place for place in matches if place >= size and tokens[place - size] == tokens[-size]]
-        return draft
+            if size > len(tokens):
+                break
+            matches = [place for place in matches if place >= size and text[place - size] == tokens[-size]]
+        return draft, score
 
     def _path(self, tokens: Sequence[int], matches: Sequence[int], budget: int) -> tuple[list[int], float]:
         """Return the most frequent next tokens, and the sum of the estimated probabilities of its prefixes."""
@@ -75,6 +100,7 @@ class SuffixDrafter:
         probability, expected = 1.0, 0.0
         while len(path) < budget:
             following = Counter(tokens[place] for place in reversed(matches) if place < len(tokens))
+            following.pop(END, None)
             if not following:
                 break
             token, count = following.most_common(1)[0]  # of equally frequent ones the latest
@@ -98,6 +124,8 @@ class Suffix(Method[SuffixDrafter]):
         min_prob: a draft ends before its estimated probability falls below this.
         depth: longest suffix and draft together.
         policy: ``ema`` copies at most one token more than was accepted lately, ``table:1=16,4=4`` fewer in batches.
+        memory: ``prompt`` copies from a prompt and its output. ``run`` copies from the outputs of earlier prompts
+            of the run too, so the speed depends on their order; the output's distribution does not.
     """
 
     length: int = 16
@@ -105,9 +133,10 @@ class Suffix(Method[SuffixDrafter]):
     min_prob: float = 0.1
     depth: int = 64
     policy: str = ""
+    memory: str = "prompt"
 
     claim = Claim.SAME_LAW
-    source = "arXiv:2411.04975, section 4, linear drafts of the tree of one request"
+    source = "arXiv:2411.04975, section 4, linear drafts of the trees of one request and of earlier ones"
     mutants = (CORRECTION_FROM_TARGET,)
 
     def __post_init__(self) -> None:
@@ -117,13 +146,21 @@ class Suffix(Method[SuffixDrafter]):
             raise UsageError(
                 f"suffix: factor {self.factor:g}, min_prob {self.min_prob:g}; give a factor above 0 and a probability"
             )
+        if self.memory not in ("prompt", "run"):
+            raise UsageError(f"suffix: memory is {self.memory!r}; known: prompt, run")
         self._policy()
+
+    @property
+    def remembers(self) -> bool:
+        return self.memory == "run"
 
     def _policy(self) -> DraftLength:
         return DraftLength.of("suffix", self.policy, self.length, has_law=False)
 
     def start(self, run: Run) -> SuffixDrafter:
-        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth, self._policy())
+        earlier = [token for output in run.memory for token in (*output, END)]
+        newest = earlier[-REMEMBERED:]
+        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth, self._policy(), newest)
 
     def step(self, run: Run, state: SuffixDrafter) -> Acceptance:
         draft = state.propose(run)
@@ -134,4 +171,4 @@ class Suffix(Method[SuffixDrafter]):
 
     @classmethod
     def variants(cls) -> Sequence[Suffix]:
-        return (cls(), cls(length=3, factor=4.0, min_prob=0.0))
+        return (cls(), cls(length=3, factor=4.0, min_prob=0.0), cls(length=3, factor=4.0, memory="run"))

@@ -101,6 +101,11 @@ class Method(ABC, Generic[S]):
         """Return kinds and names of the weights of ``loads``; without them cells are skipped."""
         return [(kind, getattr(self, field)) for field, kind in self.loads.items()]
 
+    @property
+    def remembers(self) -> bool:
+        """Return whether its drafts depend on the outputs of earlier prompts (`Run.memory`)."""
+        return False
+
     def drafters(self) -> Sequence[str]:
         """Return the names of the models that it opens as drafters; by default its field ``drafter``, if any."""
         name = vars(self).get("drafter")

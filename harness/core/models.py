@@ -126,6 +126,7 @@ class Models:
         encoded: the prompt as ``backbone`` has read it already.
         slot: the place of the decode in a batch, or None if it decodes alone.
         new_cache: makes an empty cache of a model for a prompt.
+        memory: outputs of earlier prompts, oldest first, for a method that remembers them.
 
     Attributes:
         capabilities: of the target; its grid begins behind the prompt.
@@ -141,10 +142,12 @@ class Models:
         encoded: EncodedPrompt | None = None,
         slot: Slot | None = None,
         new_cache: Callable[[Backbone, EncodedPrompt], Cache] | None = None,
+        memory: Sequence[Sequence[int]] = (),
     ) -> None:
         self.backbone = backbone
         self.stopwatch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
         self.slot = slot
+        self.memory = memory
         self.meter = Meter()
         self._load_drafter = load_drafter
         self._new_cache = new_cache or (lambda model, encoded: encoded.cache())

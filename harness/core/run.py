@@ -93,6 +93,11 @@ class Run:
         return self.models.stopwatch
 
     @property
+    def memory(self) -> Sequence[Sequence[int]]:
+        """Return the outputs of earlier prompts, oldest first; empty unless the method `remembers`."""
+        return self.models.memory
+
+    @property
     def slot(self) -> Slot | None:
         """Return the place of this decode in a batch, or None if it decodes alone."""
         return self.models.slot

@@ -154,21 +154,23 @@ def _enumerated(method: Method[Any], case: Case, draws: EnumeratingDraws) -> Law
         return joint_law(method, case, toy_drafter(backbone), draws)
     if case.batch > 1:
         return row_law(method, case, toy_drafter(backbone), draws)
-    if case.state == "prefix":
-        _fill_blocks(method, case, backbone)
+    memory = _decoded_before(method, case, backbone) if case.state == "prefix" or method.remembers else []
 
     def opened(draws: Draws) -> Run:
-        return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+        models = Models(backbone, toy_drafter(backbone), case.prompt, memory=memory)
+        return Run.of(models, case.sampling, case.length, draws)
 
     return output_law(method, opened, draws)
 
 
-def _fill_blocks(method: Method[Any], case: Case, backbone: Backbone) -> None:
-    """Decode the end of the case's prompt, its reverse and itself, so that later ones find their blocks."""
+def _decoded_before(method: Method[Any], case: Case, backbone: Backbone) -> list[tuple[int, ...]]:
+    """Decode the end of the case's prompt, its reverse and itself, whose blocks and outputs later decodes find."""
+    outputs: list[tuple[int, ...]] = []
     for number, prompt in enumerate((case.prompt[2:], case.prompt[::-1], case.prompt)):
         draws = SeededDraws(case.seed, "proof", str(number), 0)
-        models = Models(backbone, toy_drafter(backbone), prompt)
-        decode(method, Run.of(models, case.sampling, case.length, draws), watched=False)
+        models = Models(backbone, toy_drafter(backbone), prompt, memory=tuple(outputs))
+        outputs.append(decode(method, Run.of(models, case.sampling, case.length, draws), watched=False).tokens)
+    return outputs
 
 
 def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from stridebench.harness.core.batch import BatchStopped, Slot
 from stridebench.harness.core.canvas import Canvas
@@ -58,6 +59,7 @@ def attempt(
     sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category, cluster=prompt.cluster)
     sample = replace(sample, prompt_text=prompt.shown())
     try:
+        memory = earlier_outputs(group, cell, prompt, repetition) if cell.method.remembers else ()
         stopwatch = Stopwatch(clock_for(backbone.device))
         begin = stopwatch.clock.stamp()
         encoded = backbone.open(prompt)
@@ -69,7 +71,7 @@ def attempt(
         grid = backbone.capabilities.grid
         most = prompt.budget(cell.max_new_tokens)
         budget = min(most, grid.length) if grid else most
-        models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot)
+        models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot, memory=memory)
         run = Run.of(models, cell.sampling, budget, draws, cell.stop_at_eos)
         if stops := cell.task.task.stops:
             run = replace(run, stop=partial(kept_tokens, backbone.decode, stops))
@@ -93,6 +95,18 @@ def attempt(
         if isinstance(error, KeyboardInterrupt) and group.options.interruptible:
             raise
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
+
+
+def earlier_outputs(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int) -> list[tuple[int, ...]]:
+    """Return what the cell has stored of the batches before this decode's, so that a resumed run rebuilds the same.
+
+    Other repetitions of the prompt are left out: they would show a greedy decode its own output.
+    """
+    stored, again = group.store.outputs(cell.id), range(group.plan.repetitions(cell.task))
+    keys = list(product([other.id for other in group.plan.prompts[cell.task]], again))
+    first = keys.index((prompt.id, min(repetition, again[-1])))  # a warm-up may have more repetitions
+    batch = first // cell.batch
+    return [stored[key] for key in keys[: batch * cell.batch] if key in stored and key[0] != prompt.id]
 
 
 TAIL = 32

@@ -186,6 +186,7 @@ def refutation(result: Any) -> str:
 PROMPTS = 3
 """Prompts of a task, its first ones, whose first decode is checked."""
 OTHER_ORDER = "it fills positions in another order"
+EARLIER_PROMPTS = "its drafts depend on the outputs of earlier prompts"
 NO_DRAFTER = "its drafts come from the text or from earlier passes, not from a drafter"
 NO_STEP = "no checked step drafted anything that can be compared"
 TRAINED = ("drafter", "heads")
@@ -241,6 +242,8 @@ def uncheckable(cell: Cell, run: FinishedRun) -> str | None:
     """Return why the drafts of a method cannot be made again, or None if they can."""
     if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & cell.method.requirements:
         return OTHER_ORDER
+    if cell.method.remembers:
+        return EARLIER_PROMPTS
     if not run.opened and not any(kind in TRAINED for kind, _ in cell.method.components):
         return NO_DRAFTER
     return None

@@ -51,11 +51,16 @@ def notes(cells: Sequence[Cell], device: str) -> list[str]:
     """Name each method that adds an adapter to rounded weights, and a type in which these gain no speed."""
     cell = cells[0]
     form, name = format_of(cell.backbone), plain(cell.backbone)
+    remembering = dict.fromkeys(cell.label for cell in cells if cell.method.remembers)
     methods = dict.fromkeys(cell.name for cell in cells if adapted(cell))
     lines = [
         f"{method}: its adapter was trained for full weights and is added to the {form} ones of {name}, which may cost "
         f"acceptance"
         for method in methods
+    ]
+    lines += [
+        f"{label}: it drafts from outputs of earlier prompts, so its speed depends on their order"
+        for label in remembering
     ]
     if form in ("int8", "int4") and device == "cpu" and cell.dtype != "bf16":
         lines.append(

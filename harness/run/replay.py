@@ -38,6 +38,7 @@ from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.attempt import one_line
+from stridebench.harness.run.auditing import EARLIER_PROMPTS
 from stridebench.harness.run.loading import Options, load_models
 from stridebench.harness.run.stored_audit import refuse_other_prompts, stored_plan
 
@@ -71,6 +72,8 @@ def unreplayable(method: Method[Any]) -> str | None:
     """Return why a method's drafts do not follow from the text alone, or None if they do."""
     if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & method.requirements:
         return "it fills positions in another order"
+    if method.remembers:
+        return EARLIER_PROMPTS
     if not method.drafters() and not method.components:
         return "it has neither a drafter nor trained components"
     return None

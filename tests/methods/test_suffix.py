@@ -9,16 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
+from stridebench.harness.proof.distance import reference_law, total_variation
+from stridebench.harness.proof.enumerate import output_law
+from stridebench.methods.first_of import FirstOf
 from stridebench.methods.suffix import Suffix
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 
 
-def copied(method: Suffix, tokens: Sequence[int], budget: int = 400) -> list[int]:
-    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+def copied(method: Suffix, tokens: Sequence[int], memory: Sequence[Sequence[int]] = ()) -> list[int]:
+    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
+    run = Run.of(models, Sampling(0.0), 400, SeededDraws(0, "t", "p", 0))
     drafted: list[int] = method.start(run).propose(run).tokens.tolist()
     return drafted
 
@@ -72,3 +78,44 @@ def by_tree(method: Suffix, tokens: list[int]) -> list[int]:
 def test_the_draft_is_that_of_a_tree_of_counts(tokens: list[int], factor: float, min_prob: float) -> None:
     method = Suffix(length=4, factor=factor, min_prob=min_prob, depth=6)
     assert copied(method, tokens) == by_tree(method, tokens)
+
+
+@pytest.mark.parametrize(
+    ("memory", "tokens", "expected"),
+    [
+        ([(1, 2, 3, 4, 5)], (1, 2), [3, 4]),
+        ([(1, 2, 3, 4, 5)], (2,), [3]),
+        ([(7, 1, 2), (3, 4, 5)], (1, 2), []),  # nothing is copied across the end of an output
+        ([(1, 2), (1, 2, 3)], (1, 2), [3]),  # expected 0.5, as one of the two places is an end
+        ([(1, 2, 5, 6)], (1, 2, 3, 4, 1, 2), [5, 6]),  # two expected; of the text's two places one is its end
+        ([(1, 2, 5), (1, 2, 6)], (1, 2, 3, 4, 1, 2), [3, 4]),  # a half expected, against twice a half of the text
+        ([(8, 9)], (1, 2), []),
+        ([(1, 2, 3), (9,) * 10_000], (1, 2), []),  # forgotten
+    ],
+)
+def test_a_copy_from_earlier_outputs_by_hand(
+    memory: list[tuple[int, ...]], tokens: tuple[int, ...], expected: list[int]
+) -> None:
+    assert copied(Suffix(memory="run"), tokens, memory) == expected
+
+
+def test_the_order_of_earlier_outputs_changes_drafts_and_not_the_distribution() -> None:
+    """Two outputs that go on differently behind the same tokens: the later one is copied."""
+    model, prompt, sampling = Tabular("tabular", {"vocabulary": 3}), (0, 1, 0), Sampling(1.0)
+    first, second = (1, 0, 2, 2), (1, 0, 1, 1)
+    assert copied(Suffix(memory="run"), prompt, [first, second]) == [1, 1]
+    assert copied(Suffix(memory="run"), prompt, [second, first]) == [2, 2]
+    reference = reference_law(model, prompt, 4, sampling)
+    for memory in ([first, second], [second, first]):
+        for method in (Suffix(memory="run"), FirstOf("suffix memory=run", "sam", least=2)):
+            assert method.remembers
+
+            def opened(draws: Draws, memory: Sequence[Sequence[int]] = tuple(memory)) -> Run:
+                return Run.of(Models(model, lambda name: model, prompt, memory=memory), sampling, 4, draws)
+
+            assert total_variation(output_law(method, opened), reference) < 1e-12
+
+
+def test_an_unknown_memory_is_an_error() -> None:
+    with pytest.raises(UsageError, match="suffix: memory is 'global'; known: prompt, run"):
+        Suffix(memory="global")

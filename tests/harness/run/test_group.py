@@ -17,6 +17,7 @@ from stridebench.harness.plan import presets
 from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS
+from stridebench.harness.run import attempt
 from stridebench.harness.run.loading import WarmModels
 from stridebench.methods.drafters.jacobi_window import JacobiWindow
 from stridebench.reports.summary import summarise
@@ -69,6 +70,55 @@ def test_a_resumed_batch_ends_with_the_counts_of_an_uninterrupted_one(tmp_path: 
     parts = by_label(store)
     assert parts.keys() == uninterrupted.keys()
     assert all(table(parts[name]) == table(uninterrupted[name]) for name in uninterrupted)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_resumed_run_rebuilds_the_outputs_that_a_method_remembers(tmp_path: Path, batch: int) -> None:
+    """Five prompts; with the outputs of earlier prompts more is drafted, and at T = 0 the same is emitted."""
+    remembering = [{"name": "suffix", "memory": "run", "factor": 4.0}]
+    data: dict[str, Any] = {"methods": remembering, "batch": batch, "tasks": [{"name": "tabular", "limit": 5}]}
+    whole = finished(tmp_path / "whole", **data)
+    plan = plan_of(**data)
+    store = start(tmp_path / "parts", plan)
+    in_parts(plan, store, (3, 4))
+    parts = by_label(store)
+    assert parts.keys() == whole.keys()
+    assert all(table(parts[name]) == table(whole[name]) for name in whole)
+    cold = finished(tmp_path / "cold", **{**data, "methods": [{"name": "suffix", "factor": 4.0}]})
+    warm = next(name for name in whole if "memory=run" in name and name.endswith("T=0"))
+    assert whole[warm].steps["drafted"].sum() > cold[warm.replace(" memory=run", "")].steps["drafted"].sum()
+    assert table(whole[warm])[0] == table(cold[warm.replace(" memory=run", "")])[0]
+
+
+def test_a_decode_never_remembers_its_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither another repetition nor the warm-up, which draws the numbers of the first repetition."""
+    seen: list[tuple[str, list[tuple[int, ...]]]] = []
+    sound = attempt.earlier_outputs
+
+    def watched(group: Any, cell: Any, prompt: Any, repetition: int) -> list[tuple[int, ...]]:
+        seen.append((prompt.id, sound(group, cell, prompt, repetition)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(attempt, "earlier_outputs", watched)
+    cells = finished(
+        tmp_path / "run",
+        methods=[{"name": "suffix", "memory": "run"}],
+        tasks=[{"name": "tabular", "limit": 3}],
+        repetitions=2,
+        warmup=3,
+        temperature=[1.0],
+    )
+    cell = next(cell for name, cell in cells.items() if "memory=run" in name)
+    assert set(cell.samples["status"]) == {"ok"}
+    rows = counted(cell)
+    outputs = {prompt: {tuple(tokens) for tokens in rows.loc[prompt, "tokens"]} for prompt in set(rows.index)}
+    decoded = [(prompt, len(memory)) for prompt, memory in seen]
+    prompts = [f"tabular/{number}" for number in range(3)]
+    first = len(decoded) - 6
+    assert first == 3 and {decoded[place] for place in range(first)} == {(prompts[0], 0)}  # the warm-up
+    assert decoded[first:] == [(prompt, 2 * number) for number, prompt in enumerate(prompts) for _ in range(2)]
+    for prompt, memory in seen:
+        assert set(memory) == set().union(*(outputs[other] for other in prompts if memory and other < prompt))
 
 
 def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
