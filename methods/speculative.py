@@ -2,7 +2,7 @@
 
 Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1. Verifiers: `block` of Sun et al. 2025, arXiv:2403.10444,
 Algorithm 2; `match`, and `coupled` of Daliri et al. 2024, arXiv:2408.07978. Lossy acceptance: see `LossyRule`; drafters
-of another vocabulary: `TranslatedBackbone`.
+of another vocabulary: `TranslatedBackbone`; drafters that fill masks: PARD, An et al. 2025, arXiv:2504.18583.
 Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma draft length.
 """
 
@@ -22,6 +22,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import (
     DROPPED_FOR_ITS_PROBABILITY,
+    MOST_PROBABLE_DRAFTS,
     OTHER_PROBS_RECORDED,
     DraftLength,
     ModelDrafter,
@@ -67,6 +68,9 @@ class Speculative(Method[ModelDrafter]):
         acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
             ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1``, ``fly:6,0.3`` (see
             `LossyRule`). The window of ``fly`` is never longer than gamma - 1.
+        mask: an id that the drafter was tuned to fill, which PARD's config.json names ``pard_token``: one pass over
+            gamma - 1 copies behind the text proposes all drafts, each independent of the others. Without it, a pass
+            proposes one draft.
     """
 
     drafter: str = "self"
@@ -74,6 +78,7 @@ class Speculative(Method[ModelDrafter]):
     verifier: str = "token"
     policy: str = ""
     acceptance: str = "exact"
+    mask: int | None = None
 
     source = "arXiv:2211.17192, Algorithm 1"
     exact_at = "acceptance = exact, mixture:1, thresholds:1,1, or fly above ln 3 nats"
@@ -82,6 +87,7 @@ class Speculative(Method[ModelDrafter]):
         CORRECTION_FROM_TARGET,
         DRAFT_ACCEPTED_TOO_OFTEN,
         OTHER_PROBS_RECORDED,
+        MOST_PROBABLE_DRAFTS,
         DROPPED_FOR_ITS_PROBABILITY,
         RATIO_CAPPED_ONCE,
         STOP_WITH_TOKEN_RESIDUAL,
@@ -99,7 +105,11 @@ class Speculative(Method[ModelDrafter]):
                 "speculative: policy p_min drafts the most probable tokens, and a coupled drafter draws its own; "
                 "take conf, or verifier match"
             )
-
+        if self.mask is not None and (self.mask < 0 or ":vocab=" in self.drafter):
+            raise UsageError(
+                f"speculative: mask is {self.mask} and drafter {self.drafter}; give an id of a drafter that has the "
+                f"target's vocabulary"
+            )
         if self.acceptance != "exact":
             name = LossyRule.of("speculative", self.acceptance).name
             if self.verifier != "token":
@@ -119,7 +129,13 @@ class Speculative(Method[ModelDrafter]):
         return DraftLength.of("speculative", self.policy, self.gamma)
 
     def start(self, run: Run) -> ModelDrafter:
-        return ModelDrafter(run.open(self.drafter), self.gamma, self._length(), self.verifier == "coupled")
+        session = run.open(self.drafter)
+        if self.mask is not None and self.mask >= session.capabilities.vocabulary:
+            raise UsageError(
+                f"speculative: mask is {self.mask}, and the drafter {self.drafter} has the ids below "
+                f"{session.capabilities.vocabulary}; give the pard_token of its config.json"
+            )
+        return ModelDrafter(session, self.gamma, self._length(), self.verifier == "coupled", self.mask)
 
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
@@ -148,8 +164,8 @@ class Speculative(Method[ModelDrafter]):
         return acceptance
 
     def foresee(self, run: Run, text: Sequence[int], p: Float[Tensor, "N V"]) -> Mapping[Speculative, ExpectedSteps]:
-        """Return the steps by each verifier, length and policy; by none if the acceptance is a lossy rule."""
-        if self.acceptance != "exact":
+        """Return the steps by each verifier, length and policy; by none if a rule is lossy or a mask is set."""
+        if self.acceptance != "exact" or self.mask is not None:
             return {}
         settings = self._settings(drawn=run.sampling.temperature > 0)
         known = KnownText.read(run, run.open(self.drafter), text, p, max(one.gamma for one in settings))
@@ -179,6 +195,8 @@ class Speculative(Method[ModelDrafter]):
             *verifiers,
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),
+            cls("toy", 3, mask=0),
+            cls("toy", 3, "block", "conf:0.6", mask=1),
             *lossy,
             *(cls("toy", 3, acceptance=rule) for rule in ("fly:1,0.3", "fly:2,0.3")),
         )

@@ -1,4 +1,4 @@
-"""Drafts of a small model, token by token, and policies of their length.
+"""Drafts of a small model, token by token or in one pass over masks, and policies of their length.
 
 Sources of the policies: `keep`, Mamou et al. 2024 (DISCO), arXiv:2405.04304, with a threshold for a classifier, as in
 transformers' ``ConfidenceCriteria``; `conf`, vLLM's ``draft_confidence_threshold``; `p_min`, llama.cpp; `entropy`,
@@ -8,7 +8,7 @@ Agrawal et al. 2024 (AdaEDL), arXiv:2410.18351; `ema`, SGLang's adaptive number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -160,20 +160,21 @@ class ModelDrafter:
         gamma: drafts a step, fewer near the end.
         length: ends a draft before that. By `p_min` the most probable tokens are drafted, as point masses.
         coupled: draw by the clocks of each position, as a target does that is verified by them.
+        mask: the id whose copies the drafter fills, all drafts in one pass; or None for a pass each.
     """
 
     session: Session
     gamma: int
     length: DraftLength = field(default_factory=DraftLength)
     coupled: bool = False
+    mask: int | None = None
 
     def propose(self, run: Run) -> Draft:
-        """Draft in a pass of the drafter each; the whole distribution of each draft is kept."""
+        """Draw a chain of drafts; the whole distribution of each is kept."""
         self.session.sync(run.target.tokens)
         tokens, probs = [], []
         room = self.session.capabilities.context - len(self.session)
-        for _ in range(min(self.length.limit(run, self.gamma), run.room - 1, room)):
-            logits = self.session.forward()
+        for logits in self._rows(min(self.length.limit(run, self.gamma), run.room - 1, room)):
             q = run.probs(logits)
             law = self.length.law(run, logits, q)
             if self.length.ends_before(law):
@@ -187,6 +188,18 @@ class ModelDrafter:
         if not tokens:
             return run.nothing
         return Draft(torch.cat(tokens), None if self.length.name == "p_min" else torch.cat(probs))
+
+    def _rows(self, drafts: int) -> Iterator[Float[Tensor, "1 V"]]:
+        """Yield the logits of each draft. A pass reads the drafts before it; with masks, one pass reads none of them.
+
+        The masks are not committed, so their entries leave the cache before the next pass.
+        """
+        if self.mask is None:
+            for _ in range(drafts):
+                yield self.session.forward()
+        elif drafts > 0:
+            masks = Draft(torch.full((drafts - 1,), self.mask, device=self.session.device))
+            yield from torch.split(self.session.forward(masks), 1)
 
     def _token(self, run: Run, q: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"]:
         if self.length.name == "p_min":
@@ -259,6 +272,12 @@ OTHER_PROBS_RECORDED = Mutant(
     "probs.append(q)",
     "probs.append((q + 0.1) / (q + 0.1).sum())",
     "the recorded distribution is not the one that was sampled",
+)
+MOST_PROBABLE_DRAFTS = Mutant(
+    f"{__name__}:ModelDrafter._token",
+    'run.draws.categorical(q, "draft")',
+    "q.argmax(-1)",
+    "the most probable tokens are drafted and judged with the whole distribution, as in transformers",
 )
 DROPPED_FOR_ITS_PROBABILITY = Mutant(
     f"{__name__}:ModelDrafter.propose",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draft import Acceptance, Draft
@@ -74,6 +75,48 @@ def test_the_drafters_session_has_the_targets_tokens_and_its_own_draft(monkeypat
     drafter = run.opened["toy"]
     drafter.sync(run.target.tokens)
     assert drafter.tokens == run.target.tokens == [*PROMPT, *result.tokens]
+
+
+def test_masks_draft_in_one_pass_whose_rows_see_the_text_and_earlier_masks() -> None:
+    """Row k is the drafter's distribution behind the text and k masks, whatever was drawn before."""
+    run, fresh = opened(Sampling(1.0)), opened(Sampling(1.0))
+    state = Speculative("toy", 3, mask=2).start(run)
+    draft, session = state.propose(run), fresh.open("toy")
+    assert draft.probs is not None and state.session.passes == 1
+    for k, q in enumerate(draft.probs):
+        session.sync([*PROMPT, *[2] * k])
+        torch.testing.assert_close(q, run.probs(session.forward())[0])
+    result = decoded(Speculative("toy", 3, mask=2), Sampling(1.0), budget=30)
+    for step in result.steps[:-2]:
+        assert (step.nfe, step.draft_nfe, step.drafted) == (1, 1, 3)
+    assert any(step.accepted for step in result.steps)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_drafter_reads_the_same_text_after_masks_left_its_cache(temperature: float) -> None:
+    """One draft a step needs no mask, so a drafter with masks that are never read drafts as one without."""
+    drafters = (Speculative("toy", 1), Speculative("toy", 1, mask=3))
+    plain, masked = (decoded(one, Sampling(temperature), budget=30) for one in drafters)
+    assert plain.tokens == masked.tokens
+    run = opened(Sampling(temperature), budget=30)
+    decode(Speculative("toy", 3, mask=3), run)
+    run.opened["toy"].sync(run.target.tokens)
+    fresh = opened(Sampling(temperature)).open("toy")
+    fresh.sync(run.target.tokens)
+    torch.testing.assert_close(run.opened["toy"].forward(), fresh.forward())
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"mask": -1}, "mask is -1 and drafter toy; give an id"),
+        ({"mask": 4}, r"mask is 4, and the drafter toy has the ids below 4; give the pard_token"),
+        ({"mask": 1, "drafter": "toy:vocab=tli"}, "a drafter that has the target's vocabulary"),
+    ],
+)
+def test_a_wrong_mask_is_an_error(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        decoded(Speculative(**{"drafter": "toy", **params}), Sampling(1.0))
 
 
 def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
