@@ -55,9 +55,15 @@ class LlamaCpp(OpenAI):
     position_metric: ClassVar[str] = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
 
     def fields(self, request: EngineRequest) -> dict[str, object]:
-        """Send every option of sampling: the defaults of the server cut with top-k 40, top-p and min-p."""
+        """Send every option of sampling: the defaults of the server cut with top-k 40, top-p and min-p.
+
+        Penalties look back over the whole text: a text has no more tokens than bytes and a few special ones. Newer
+        builds refuse -1, which was the word for it.
+        """
+        prompt = self.prompt_of(request)
+        whole_text = len(prompt.encode() if isinstance(prompt, str) else prompt) + request.max_tokens + 8
         return {
-            "prompt": self.prompt_of(request),
+            "prompt": prompt,
             "n_predict": request.max_tokens,
             "temperature": request.temperature,
             "top_k": request.top_k,
@@ -65,7 +71,7 @@ class LlamaCpp(OpenAI):
             "min_p": request.min_p,
             "samplers": SAMPLERS,
             **penalty_fields(request.penalties, "repeat_penalty"),
-            **({} if request.penalties == Penalties() else {"repeat_last_n": -1}),
+            **({} if request.penalties == Penalties() else {"repeat_last_n": whole_text}),
             "seed": request.seed,
             "ignore_eos": request.ignore_eos,
             "cache_prompt": False,
@@ -85,6 +91,9 @@ class LlamaCpp(OpenAI):
     ) -> tuple[TokenRow, ...]:
         """Return the probabilities of each token of an output: one request a token, on the cached prefix.
 
+        The first request reads the whole prompt, as the decode did: what another prompt left in the cache was computed
+        in other batches, and in 4 bits that moves a probability by up to 0.2.
+
         With penalties they are those of the server's own sampler behind its penalties, which a request of one token
         applies where nothing is drafted.
         """
@@ -92,7 +101,7 @@ class LlamaCpp(OpenAI):
         for place, token in enumerate(output):
             text = (*ids, *output[:place])
             request = EngineRequest(text, None, 1, temperature=1.0, penalties=penalties, top_logprobs=width)
-            body = {**self.fields(request), "cache_prompt": True}
+            body = {**self.fields(request), "cache_prompt": place > 0}
             if penalties != Penalties():
                 body |= {"samplers": ["penalties"], "post_sampling_probs": True}
             answer = self.answered(body, again=True)

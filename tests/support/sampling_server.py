@@ -61,7 +61,7 @@ class TableServer:
     Args:
         stream: another one draws other tokens at the same seed.
         power: exponent of the probabilities that it draws from, not of those that it sends.
-        slip: at T = 0 every so many tokens are the second best; 0: none.
+        slip: every so many tokens are the second best at T = 0, and any id above; 0: none.
         noise: standard deviation of an error in all logits of the table.
         silent: every so many tokens come without probabilities; 0: none.
         drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
@@ -70,6 +70,7 @@ class TableServer:
         scores: a request may ask for the probabilities of a given text (`echo`), which are those of the table.
         tells_ids: it sends the ids of the prompt.
         drops: parameters of a request that it ignores, at every ``every``-th token.
+        bonus_only: it heeds them at these tokens, and ignores them at all others.
         counts_prompt: penalties count the tokens of the prompt too.
     """
 
@@ -85,6 +86,7 @@ class TableServer:
     tells_ids: bool = True
     drops: tuple[str, ...] = ()
     every: int = 1
+    bonus_only: bool = False
     counts_prompt: bool = False
 
     def __post_init__(self) -> None:
@@ -133,12 +135,15 @@ class TableServer:
         output: Sequence[int],
     ) -> int:
         place = len(output)
-        kept = {key: value for key, value in body.items() if key not in self.drops or (place + 1) % self.every}
+        dropping = ((place + 1) % self.every == 0) != self.bonus_only
+        kept = {key: value for key, value in body.items() if not (dropping and key in self.drops)}
         logprobs = penalised(logprobs, kept, [*(ids if self.counts_prompt else []), *output], [*ids, *output])
         temperature = kept.get("temperature", 1.0)
+        slips = bool(self.slip) and place % self.slip == self.slip - 1
         if temperature == 0:
-            slips = bool(self.slip) and place % self.slip == self.slip - 1
-            return int(np.argsort(-logprobs)[1 if slips else 0])
+            return int(np.argsort(-logprobs)[int(slips)])
+        if slips:
+            return int(draws.integers(IDS))
         cuts = kept.get("top_k", 0), kept.get("top_p", 1.0), kept.get("min_p", 0.0)
         weights = cut(np.exp(self.power * logprobs / temperature), *cuts)
         return int(draws.choice(IDS, p=weights))

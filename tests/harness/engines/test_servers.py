@@ -334,6 +334,18 @@ def test_a_request_asks_for_penalties_and_min_p_in_the_words_of_each_engine(answ
             engine.generate(request)
         sent = answers.asked[-1].get("sampling_params", answers.asked[-1])
         assert {**shared, name: 1.5}.items() <= sent.items()
+        assert kind is not LlamaCpp or sent["repeat_last_n"] >= len(request.ids or ()) + request.max_tokens
+
+
+def test_llama_cpp_scores_an_output_behind_a_prompt_that_is_read_anew(answers: Answers) -> None:
+    """What another prompt left in the cache was computed in batches of its own."""
+    answers.events = ({**LLAMA_STREAM[0], "completion_probabilities": ENTRIES[:1]}, *LLAMA_STREAM[1:])
+    with LlamaCpp(url=answers.url) as engine:
+        engine.open(EngineWeights())
+        rows = engine.score((4, 5), (3, 2, 1), 2, Penalties())
+    assert [one["cache_prompt"] for one in answers.asked[-3:]] == [False, True, True]
+    assert [one["prompt"] for one in answers.asked[-3:]] == [[4, 5], [4, 5, 3], [4, 5, 3, 2]]
+    assert rows == tuple(TokenRow(f"id {token}", TOLD[0].top) for token in (3, 2, 1))
 
 
 def test_a_stream_that_is_sent_one_message_at_a_time_has_the_rows_of_all(answers: Answers) -> None:
