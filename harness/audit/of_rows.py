@@ -97,8 +97,8 @@ def known_tokens(row: TokenRow, width: int, penalties: Penalties, seen: Mapping[
         raw=raw[order],
         logs=(raw + moved)[order],
         rest=max(0.0, 1 - float(np.exp(raw).sum())),
-        raised=max(0.0, *elsewhere, 0.0),
-        lowered=-min(0.0, *elsewhere, 0.0),
+        raised=max([0.0, *elsewhere]),
+        lowered=-min([0.0, *elsewhere]),
     )
 
 

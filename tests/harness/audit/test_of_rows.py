@@ -84,6 +84,7 @@ def logs(p: Mapping[str, float]) -> dict[str, float]:
         ({"a": 0.5, "b": 0.3}, {"a": 0.4, "c": 0.3}, 0.1),  # b may have 0.3 in the other, whose rest has as much
         ({"a": 0.9}, {"b": 0.9}, 0.8),
         ({"a": 0.9}, {"a": 0.5}, 0.4),
+        ({"c": 0.9}, {"a": 0.7, "b": 0.5}, 1.0),  # rounded up: nothing is left for others
     ],
 )
 def test_the_distance_of_two_rows_is_at_least_what_their_tokens_show(
@@ -145,6 +146,18 @@ def test_bets_are_fair_given_that_the_token_is_none_that_a_cut_or_the_width_hide
     assert [token for token, word in enumerate(words) if word == "near"] == near
     np.testing.assert_allclose(gains / mass, 1.0, atol=1e-5)
     assert ("no penalties" in bets.kinds) == (penalties is not None)
+
+
+def test_the_bias_without_penalties_and_the_copies_of_the_first_tokens() -> None:
+    penalties = Penalties(bias={2: 0.4})
+    weights = P * np.exp(0.4 * (np.arange(6) == 2))
+    bets = bets_on_rows([named_row(P, 1, 5)] * 3, 5, penalties=penalties)
+    distance = np.abs(P - weights / weights.sum()).sum() / 2
+    assert dict(zip(bets.kinds, bets.distances, strict=True))["no penalties"] == pytest.approx(3 * distance)
+    for count in (3, 4):  # the pair of the last two tokens stood before a token at the fourth one
+        alike = bets_on_rows([named_row(P, 1, 5)] * count, 5)
+        copies = [gain for name, gain in zip(alike.names, alike.gains, strict=True) if name.startswith("copy")]
+        assert copies and all((gain != 0) == (count == 4) for gain in copies)
 
 
 def known(raised: float = 0.0, lowered: float = 0.0) -> KnownTokens:
