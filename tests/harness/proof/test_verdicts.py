@@ -20,6 +20,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import EnumerationLimit
 from stridebench.harness.proof import verdicts
 from stridebench.harness.proof.cases import WIDER_CASES, Case
+from stridebench.harness.proof.distance import QUICK
 from stridebench.harness.proof.prove import Proof
 from stridebench.harness.proof.verdicts import Verdicts, timed_verdict, unproved
 from tests.support.faulty_methods import RaisesOnToys, WrongLate
@@ -84,7 +85,7 @@ def judge(backbone: Any = MODEL, prove: bool = True, prompts: int = 2, **named: 
 
 @pytest.fixture(autouse=True)
 def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "cases_of", lambda method, outputs: ASKED)
+    monkeypatch.setattr(verdicts, "cases_of", lambda method, outputs: {27: ASKED}[outputs])
 
 
 def logits_behind(tokens: Sequence[int]) -> torch.Tensor:
@@ -171,7 +172,7 @@ class TestGreedy:
         model = MODEL if wide else SimpleNamespace(name="m", dtype=dtype, device="cpu", weights_bytes=100)
         with monkeypatch.context() as patched:
             patched.setattr(MODEL, "dtype", dtype if wide else "fp32")
-            of_group = judge(model, release=lambda: calls.append("released"), keeps=keeps)
+            of_group = judge(model, release=lambda: calls.append("released"), **({} if keeps else {"keeps": False}))
             verdict = of_group.of(cell_of(OpensADrafter(), backbone="random"), [sample()])
         assert verdict.greedy == "2/2 equal (fp32, 8 tokens)", verdict.error
         assert calls == ["released"] * released + [("m", "fp32", "cpu", False), ("small", False)] * loads
@@ -264,6 +265,7 @@ class TestEnumerated:
 
         def prove(method: Method[Any], shown: Sequence[Case], **named: Any) -> Proof:
             asked.append(shown)
+            assert named == {"mutants": False, "effort": QUICK}
             return proof(cases=tuple(shown))
 
         monkeypatch.setattr(verdicts, "batch_cases_of", lambda method: cases)
