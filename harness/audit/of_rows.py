@@ -97,8 +97,8 @@ def known_tokens(row: TokenRow, width: int, penalties: Penalties, seen: Mapping[
         raw=raw[order],
         logs=(raw + moved)[order],
         rest=max(0.0, 1 - float(np.exp(raw).sum())),
-        raised=max(0.0, *elsewhere, 0.0),
-        lowered=-min(0.0, *elsewhere, 0.0),
+        raised=max([0.0, *elsewhere]),
+        lowered=-min([0.0, *elsewhere]),
     )
 
 
@@ -142,7 +142,7 @@ def bets_on_rows(
     for place, known in enumerate(known_rows(rows, width, penalties)):
         named = np.array([PART not in name for name in known.names])
         ids[place, :-1][named] = [numbers.setdefault(name, len(numbers)) for name in known.names if PART not in name]
-        cut = RowCut(-math.inf, -math.inf, inside=False) if whole else cut_of(known, sampling)
+        cut = cut_of(known, sampling)
         weights = np.exp(heat * (known.logs - known.logs[0]))
         p[place, :-1] = weights * (known.logs > cut.kept) * named
         unpenalised[place, :-1] = np.exp(heat * (known.raw - known.raw.max())) * (p[place, :-1] > 0)

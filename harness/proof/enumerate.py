@@ -41,12 +41,9 @@ class Script:
     """
 
     def __init__(self, widest: float = math.inf) -> None:
-        self.weight = 1.0
         self.branches: Counter[str] = Counter()
-        self._widest, self._width = widest, 1.0
-        self._script: list[int] = []
-        self._cursor = 0
-        self._stack: list[list[int]] = []
+        self._widest = widest
+        self.replay([], [])
 
     def replay(self, script: list[int], stack: list[list[int]]) -> None:
         """Begin one outcome: follow ``script``, then first choices; others are pushed on ``stack``."""

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stridebench.harness.audit.laws import EXPLICIT, laws_of, outcomes_of
+from stridebench.harness.audit.laws import EXPLICIT, MARGINS, laws_of, outcomes_of
 from stridebench.harness.audit.outcomes import copied, counted
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
@@ -49,25 +49,44 @@ def test_logits_that_are_off_by_less_than_the_margin_never_make_a_token_impossib
     assert (sampled > 0)[laws.probs > 0].all()
 
 
-def test_ids_at_a_cut_are_counted_apart_and_the_others_share_the_rest() -> None:
-    z = torch.tensor([[3.0, 2.0, 1.0, 0.99, 0.0]], dtype=torch.float64)
-    laws = laws_of(z, Sampling(1.0, top_k=3), 0.05)
-    assert laws.near.tolist() == [[False, False, True, True, False]]
-    torch.testing.assert_close(laws.probs[0, :2], z[0, :2].softmax(-1))
-    assert not laws.probs[0, 2:].any()
+Z = torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04], dtype=torch.float64).log()[None]
 
 
-def test_an_id_far_from_the_next_is_not_near_a_cut() -> None:
-    z = torch.tensor([[3.0, 2.0, -1.0]], dtype=torch.float64)
-    for sampling in (
-        Sampling(1.0, top_k=2),
-        Sampling(1.0, top_p=0.9),
-        Sampling(1.0, top_k=1),
-        Sampling(1.0, top_p=0.5),
-    ):
-        laws = laws_of(z, sampling, 0.05)
-        assert not laws.near.any()
-        torch.testing.assert_close(laws.probs, warp(z, sampling))
+@pytest.mark.parametrize(
+    ("sampling", "margin", "kept", "near"),
+    [
+        (Sampling(1.0), 0.5, [0, 1, 2, 3, 4], []),
+        (Sampling(1.0, top_k=5), 0.5, [0, 1, 2, 3, 4], []),
+        (Sampling(1.0, top_k=2), 0.25, [0, 1], []),
+        (Sampling(1.0, top_k=2), 0.5, [0], [1, 2]),
+        (Sampling(2.0, top_k=2), 1.0, [0], [1, 2]),
+        (Sampling(2.0, top_k=2, order="filter_first"), 0.25, [0, 1], []),
+        (Sampling(1.0, top_p=0.65), 0.25, [0, 1], [2]),  # 0.65 + 0.11 of the mass needs id 2, 0.65 - 0.11 does not
+        (Sampling(2.0, top_p=0.65), 0.5, [0, 1], [2]),
+        (Sampling(2.0, top_p=0.65, order="filter_first"), 0.25, [0, 1], [2]),
+        (Sampling(1.0, top_p=0.999), 0.25, [0, 1, 2, 3, 4], []),
+        (Sampling(1.0, top_p=0.9, top_k=3), 0.25, [0, 1, 2], []),
+        (Sampling(1.0, top_p=0.8, top_k=3), 0.25, [0, 1], [2]),
+        (Sampling(1.0, top_p=0.8, top_k=3), 0.5, [0], [1, 2]),
+        (Sampling(1.0, min_p=0.3), 0.1, [0, 1, 2], []),
+        (Sampling(1.0, min_p=0.3), 0.8, [0, 1], [2, 3]),
+    ],
+)
+def test_ids_that_rounding_may_move_across_a_cut_are_near_it_and_no_others(
+    sampling: Sampling, margin: float, kept: list[int], near: list[int]
+) -> None:
+    """Scaled logits are those of 40, 30, 20, 6 and 4 %; the ids that are kept share the probability at T."""
+    z = Z.expand(2, -1) * (sampling.temperature if sampling.order == "temperature_first" else 1.0)
+    laws = laws_of(z, sampling, margin)
+    expected = (z / sampling.temperature)[:, kept].softmax(-1)
+    for row in range(2):
+        assert laws.near[row].nonzero()[:, 0].tolist() == near
+        assert laws.probs[row].nonzero()[:, 0].tolist() == kept
+    torch.testing.assert_close(laws.probs[:, kept], expected)
+
+
+def test_the_margins_are_those_of_each_type() -> None:
+    assert MARGINS == {"fp64": 1e-6, "fp32": 1e-3, "fp16": 0.03, "bf16": 0.25}
 
 
 def test_where_every_id_is_at_the_cut_there_is_no_distribution() -> None:
@@ -98,27 +117,32 @@ def test_greedy_decoding_has_no_distribution() -> None:
 
 def test_a_small_vocabulary_has_an_outcome_for_each_id() -> None:
     z = torch.tensor([[0.0, 2.0, 1.0]])
-    outcomes = outcomes_of(laws_of(z, Sampling(1.0), 1e-6), [0, 0, 0], 2, 1.0)
+    outcomes = outcomes_of(laws_of(z, Sampling(1.0), 1e-6), [0, 0, 0, 1], 3, 1.0)
     assert outcomes.ids.tolist() == [[1, 2, 0, -1]] and outcomes.sizes.tolist() == [[1, 1, 1, 0]]
     np.testing.assert_allclose(outcomes.p[0, :3], z.softmax(-1)[0].numpy()[[1, 2, 0]], rtol=1e-6)
-    assert outcomes.of(np.array([2])).tolist() == [1]
+    assert outcomes.of(np.array([2])).tolist() == [1] and outcomes.copies.tolist() == [2]
 
 
 def test_the_other_ids_of_a_large_vocabulary_are_one_outcome() -> None:
-    z = torch.linspace(0, 5, EXPLICIT + 100, dtype=torch.float64)[None]
-    q = torch.zeros_like(z).softmax(-1)
-    outcomes = outcomes_of(laws_of(z, Sampling(1.0), 1e-6), [3, 3], 1, 1.0, q)
-    assert outcomes.p.shape == (1, EXPLICIT + 1) and outcomes.sizes[0, -1] == 100
-    np.testing.assert_allclose(outcomes.p[0, -1], z.softmax(-1)[0, :100].sum().item(), rtol=1e-9)
-    assert outcomes.q is not None
-    np.testing.assert_allclose(outcomes.q[0, -1], 100 / (EXPLICIT + 100), rtol=1e-9)
-    assert outcomes.of(np.array([5])).tolist() == [EXPLICIT]
+    """Ids 0 to 99 are the least probable of the first row and the most probable of the second."""
+    z = torch.linspace(0, 5, EXPLICIT + 100, dtype=torch.float64)
+    z, q = torch.stack([z, z.flip(0)]), torch.zeros(2, EXPLICIT + 100, dtype=torch.float64).softmax(-1)
+    context = [4, 3, 5, 4, 3, 5]
+    outcomes = outcomes_of(laws_of(z, Sampling(1.0), 1e-6), context, 4, 1.0, q, unguided=z.softmax(-1))
+    assert outcomes.p.shape == (2, EXPLICIT + 1) and outcomes.sizes[:, -1].tolist() == [100, 100]
+    np.testing.assert_allclose(outcomes.p[:, -1], z.softmax(-1)[0, :100].sum().item(), rtol=1e-9)
+    assert outcomes.q is not None and outcomes.unguided is not None
+    np.testing.assert_allclose(outcomes.q[:, -1], 100 / (EXPLICIT + 100), rtol=1e-9)
+    np.testing.assert_allclose(outcomes.unguided, outcomes.p, rtol=1e-9)
+    assert outcomes.of(np.array([5, 5])).tolist() == [EXPLICIT, 5]
+    assert outcomes.copies.tolist() == [-1, 5]  # "4 3" was followed by 5, one of the others at first; then "3 5" by 4
+    assert outcomes.ids[0, 0] == EXPLICIT + 99 and outcomes.ids[1, :3].tolist() == [0, 1, 2]
 
 
 def test_ids_that_were_cut_off_do_not_count_in_the_rest() -> None:
-    z = torch.linspace(0, 5, EXPLICIT + 100, dtype=torch.float64)[None]
-    outcomes = outcomes_of(laws_of(z, Sampling(1.0, top_k=10), 1e-6), [3, 3], 1, 1.0)
-    assert outcomes.sizes.sum() == 10 and outcomes.sizes[0, -1] == outcomes.p[0, -1] == 0
+    laws = laws_of(logits(50, EXPLICIT + 100), Sampling(1.0, top_k=10), 1e-6)
+    outcomes = outcomes_of(laws, [3, 3, *range(50)], 2, 1.0)
+    assert (outcomes.sizes.sum(1) == 10).all() and not outcomes.sizes[:, -1].any() and not outcomes.p[:, -1].any()
 
 
 def test_the_copy_continues_the_latest_earlier_bigram() -> None:

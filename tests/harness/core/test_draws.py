@@ -177,11 +177,16 @@ class TestInverseCdf:
         tokens = inverse_cdf(probs, torch.full((8,), 1 - 2.0**-53, dtype=torch.float64))
         assert tokens.tolist() == [29_999] * 8
 
-    @pytest.mark.parametrize("zeros", [0, FEW])
-    def test_cuts_are_where_the_running_sum_passes_u(self, zeros: int) -> None:
-        probs = torch.tensor([[0.25, 0.0, 0.5, 0.25] + [0.0] * zeros], dtype=torch.float64).expand(5, -1)
+    @pytest.mark.parametrize("alone", [False, True])
+    @pytest.mark.parametrize("zeros", [0, LONG, FEW])
+    def test_cuts_are_where_the_running_sum_passes_u(self, zeros: int, alone: bool) -> None:
+        """Short rows, a long one and large tables are summed in their own ways; without mass the last id is drawn."""
+        probs = torch.tensor([[0.0] * zeros + [0.25, 0.0, 0.5, 0.25]], dtype=torch.float64).expand(5, -1)
         u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75], dtype=torch.float64)
-        assert inverse_cdf(probs, u).tolist() == [0, 0, 2, 2, 3]
+        for table, tokens in ((probs, [0, 0, 2, 2, 3]), (torch.zeros_like(probs), [3] * 5)):
+            parts = [(table[row : row + 1], u[row : row + 1]) for row in range(5)] if alone else [(table, u)]
+            drawn = torch.cat([inverse_cdf(*part) for part in parts])
+            assert drawn.tolist() == [zeros + token for token in tokens]
 
     @pytest.mark.parametrize("rows", [1, 2, 3])
     @pytest.mark.parametrize("size", [2048, 2049, 5122])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ class Act:
     passes: int = 1
     drafter_before: int = 0
     drafter_after: int = 0
+    passed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Scripted(Method[Iterator[Act]]):
         nodes = torch.tensor([*act.path, *[-1] * (len(draft) - len(act.path))], dtype=torch.long)
         stop = torch.tensor(act.path[-1] + 1 if act.path else 0)
         expected = torch.tensor(0.5 * len(draft), dtype=torch.float64)
-        return Acceptance(Path(nodes, stop, expected), torch.tensor(act.token))
+        passed = None if act.passed is None else torch.tensor(act.passed)
+        return Acceptance(Path(nodes, stop, expected), torch.tensor(act.token), passed=passed)
 
 
 def play(
@@ -85,12 +88,13 @@ def play(
     context: int = 64,
     prompt: Sequence[int] = (0, 1),
     stopwatch: Stopwatch | None = None,
+    stop: Callable[[Sequence[int], Sequence[int]], int | None] | None = None,
 ) -> Decode:
     model = Tabular("tabular", {"vocabulary": V, "eos": eos, "context": context})
     draws = SeededDraws(0, "t", "p", 0)
     opener = lambda name: model.variant({"drafter": name})  # noqa: E731  # shorter than a function here
     run = Run.of(Models(model, opener, prompt, stopwatch), Sampling(1.0), budget, draws)
-    return decode(Scripted(acts), run)
+    return decode(Scripted(acts), replace(run, stop=stop))
 
 
 COUNTS = (
@@ -154,6 +158,23 @@ class TestCounts:
         first = play(tree, Act(0), budget=4).steps[0]
         assert (first.tested, first.accepted, first.emitted) == (2, 2, 3)
 
+    @pytest.mark.parametrize(
+        ("path", "passed", "drafted", "tested", "accepted"),
+        [
+            ((0, 1), None, 2, 2, 2),
+            ((0, 1), True, 3, 3, 3),
+            ((0, 1), False, 3, 3, 2),
+            ((0,), False, 2, 2, 1),
+            ((), None, 2, 1, 0),
+        ],
+    )
+    def test_a_draft_that_no_pass_has_read_counts_where_it_was_tested(
+        self, path: tuple[int, ...], passed: bool | None, drafted: int, tested: int, accepted: int
+    ) -> None:
+        step = play(Act(3, drafted=(1, 2), path=path, passed=passed), budget=len(path) + 1).steps[0]
+        assert (step.drafted, step.tested, step.accepted) == (drafted, tested, accepted)
+        assert (step.levels, step.levels_built, step.emitted) == (drafted, drafted, len(path) + 1)
+
 
 class TestStop:
     def test_end_of_text_closes_the_output_and_is_part_of_it(self) -> None:
@@ -180,6 +201,18 @@ class TestStop:
     def test_end_of_text_behind_the_budget_does_not_count(self) -> None:
         result = play(Act(5, drafted=(1,), path=(0,)), budget=1, eos=[5])
         assert (result.tokens, result.steps[0].overshoot) == ((1,), 1)
+
+    @pytest.mark.parametrize("kept", [1, 2, 3])
+    def test_a_stop_text_ends_the_output_within_a_step(self, kept: int) -> None:
+        asked: list[tuple[list[int], list[int]]] = []
+
+        def stop(tokens: Sequence[int], emitted: Sequence[int]) -> int | None:
+            asked.append((list(tokens), list(emitted)))
+            return kept if len(asked) == 2 else None
+
+        result = play(Act(2), Act(3, drafted=(1, 4), path=(0, 1)), Act(0), stop=stop)
+        assert asked == [([], [2]), ([2], [1, 4, 3])]
+        assert result.tokens == (2, 1, 4, 3)[: 1 + kept] and result.steps[-1].overshoot == 3 - kept
 
     def test_a_budget_of_one_is_one_step(self) -> None:
         result = play(Act(4), budget=1)
@@ -433,9 +466,10 @@ class Hidden(Method[None]):
 
 @dataclass(frozen=True)
 class Expecting(Method[None]):
-    """Drafts one token and says how many it expects to keep."""
+    """Drafts one token, perhaps one more that no pass reads, and says how many it expects to keep."""
 
     expected: float
+    passed: bool | None = None
 
     claim = Claim.APPROXIMATE
     source = "this test"
@@ -445,18 +479,24 @@ class Expecting(Method[None]):
 
     def step(self, run: Run, state: None) -> Acceptance:
         run.target.forward(Draft(torch.tensor([1])))
-        return Acceptance(Path(torch.tensor([0]), torch.tensor(1), torch.tensor(self.expected)), torch.tensor(2))
+        path = Path(torch.tensor([0]), torch.tensor(1), torch.tensor(self.expected))
+        return Acceptance(path, torch.tensor(2), passed=None if self.passed is None else torch.tensor(self.passed))
 
 
 class TestExpected:
-    @pytest.mark.parametrize("expected", [17.3, 1.1, -0.1, float("nan"), float("inf")])
-    def test_more_than_the_drafts_cannot_be_expected(self, expected: float) -> None:
-        with pytest.raises(ContractError, match=r"expects .* accepted drafts of 1"):
-            greedy(Expecting(expected), 2)
+    @pytest.mark.parametrize(
+        ("expected", "passed", "most"),
+        [(17.3, None, 1), (1.1, None, 1), (-0.1, None, 1), (math.nan, None, 1), (math.inf, None, 1), (2.1, False, 2)],
+    )
+    def test_more_than_the_drafts_cannot_be_expected(self, expected: float, passed: bool | None, most: int) -> None:
+        with pytest.raises(ContractError, match=rf"expects .* accepted drafts of {most}"):
+            greedy(Expecting(expected, passed), 2)
 
-    @pytest.mark.parametrize("expected", [0.0, 0.3, 1.0])
-    def test_up_to_all_drafts_can_be_expected(self, expected: float) -> None:
-        assert greedy(Expecting(expected), 2).steps[0].expected == pytest.approx(expected)
+    @pytest.mark.parametrize(
+        ("expected", "passed"), [(0.0, None), (0.3, None), (1.0, None), (2.0, True), (1.9, False), (0.0, True)]
+    )
+    def test_up_to_all_drafts_can_be_expected(self, expected: float, passed: bool | None) -> None:
+        assert greedy(Expecting(expected, passed), 2).steps[0].expected == pytest.approx(expected)
 
 
 def greedy(method: Method[Any], budget: int, stopwatch: Stopwatch | None = None) -> Decode:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,34 @@ import pytest
 import torch
 from scipy import integrate
 
-from stridebench.harness.core.draft import Acceptance, Draft, Path
+from stridebench.harness.core.draft import Acceptance, DeclaredRows, Draft, Path
 from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, EnumerationLimit
+from stridebench.harness.proof import distance as distances
 from stridebench.harness.proof import enumerate as enumeration
 from stridebench.harness.proof.cases import CASES, Case
-from stridebench.harness.proof.distance import QUICK, WIDE, distance, reference_law, total_variation, toy_drafter
-from stridebench.harness.proof.enumerate import EnumeratingDraws, freeze, output_law
+from stridebench.harness.proof.distance import (
+    BRIEF,
+    DRAWN,
+    MANY,
+    MOST,
+    QUICK,
+    WHOLE,
+    WIDE,
+    Effort,
+    distance,
+    joined,
+    measure,
+    prompts_of,
+    reference_law,
+    total_variation,
+    toy_drafter,
+)
+from stridebench.harness.proof.enumerate import EnumeratingDraws, fork, freeze, output_law
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.jacobi_window import JacobiWindow
 from tests.support.enumerated import enumerated
@@ -212,6 +230,13 @@ class Coin:
     steps: int = 0
 
 
+class Bag:
+    """Plain attributes."""
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
 @dataclass(frozen=True)
 class Tossing(Method[Coin]):
     """Tosses a coin in its first step and is greedy where it showed 1."""
@@ -235,12 +260,40 @@ class TestOutputLaw:
         reference = reference_law(SMALL.backbone(), SMALL.prompt, SMALL.length, SMALL.sampling)
         assert total_variation(output_law(Tossing(), opener(SMALL)), reference) > 0.01
 
-    def test_states_of_two_classes_are_not_merged(self) -> None:
-        @dataclass
-        class Other(Coin):
-            pass
+    def test_states_are_merged_where_all_that_they_hold_is_equal(self) -> None:
+        """Classes of one name are two; floats are equal to 1e-12; the order of a dictionary does not count."""
+        namesake = dataclass(type("Coin", (), {"__annotations__": {"steps": int}, "steps": 0}))
+        alike: list[tuple[Any, Any]] = [
+            (Coin(1), Coin(1)),
+            ({"a": 1, "b": [2.0, None]}, {"b": [2.0, None], "a": 1}),
+            (0.1 + 0.2, 0.3 + 4e-13),
+            (rows([0.5]), rows([0.5 + 4e-13])),
+            ([1, "x"], (1, "x")),
+            (Bag(x=1, y=[2]), Bag(y=[2], x=1)),
+        ]
+        apart: list[tuple[Any, Any]] = [
+            (Coin(1), namesake(1)),
+            (Coin(1), Coin(2)),
+            ({"a": 1}, {"a": 2}),
+            ({"a": 1}, {"b": 1}),
+            (0.3, 0.3 + 2e-12),
+            (rows([0.5]), rows([0.5 + 2e-12])),
+            (torch.tensor([1, 2]), torch.tensor([[1, 2]])),
+            (Bag(x=1), Bag(x=2)),
+            ([None], [0]),
+        ]
+        assert all(freeze(one) == freeze(other) for one, other in alike)
+        assert all(freeze(one) != freeze(other) for one, other in apart)
 
-        assert freeze(Coin(1)) == freeze(Coin(1)) != freeze(Other(1))
+    def test_a_fork_shares_nothing_that_can_be_written_and_keeps_what_its_parts_share(self) -> None:
+        shared = [1, torch.zeros(2)]
+        state = {"coin": Coin(3), "pair": (shared, shared), "bag": Bag(own=shared), "plain": (None, 1.5, "x")}
+        twin, memo = fork(state, memo := {}), memo
+        assert freeze({**twin, "bag": 0}) == freeze({**state, "bag": 0}) and twin["bag"].own[0] == 1
+        assert twin["pair"][0] is twin["pair"][1] is twin["bag"].own is fork(shared, memo)
+        twin["pair"][0][1][0] = 7
+        twin["coin"].steps, twin["coin"].more = 4, 5
+        assert shared[1].tolist() == [0, 0] and vars(state["coin"]) == {"steps": 3}  # type: ignore[attr-defined, arg-type]
 
     @pytest.mark.parametrize("case", [SMALL, Case(3, 2, 3, Sampling(0.7), eos=(2,))], ids=str)
     def test_a_method_with_memory_has_the_targets_distribution(self, case: Case) -> None:
@@ -292,6 +345,7 @@ def unfreezable() -> Iterator[Any]:
     yield pytest.param(lambda: np.zeros(2), id="numpy array")
     yield pytest.param(lambda: {"nested": [{1, 2}]}, id="nested set")
     yield pytest.param(Opaque, id="slots")
+    yield pytest.param(lambda: Coin, id="class")
     yield pytest.param(lambda: np.random.default_rng(0), id="numpy generator")
     yield pytest.param(lambda: random.Random(0), id="python generator")
     yield pytest.param(lambda: lambda: 1, id="function")
@@ -347,11 +401,117 @@ class TestLimits:
 
     def test_the_limits_are_those_of_the_design(self) -> None:
         assert (enumeration.STEP_LIMIT, enumeration.TOTAL_LIMIT) == (200_000, 2_000_000)
-        assert (QUICK.widest, QUICK.starts, WIDE.widest) == (16_384, 4, 2_000)
+        assert (Effort(), Effort(2_000), Effort(16_384, 4)) == (WHOLE, WIDE, QUICK)
+        assert (Effort(256, 4, 5_000), Effort(4_096, 2, 5_000)) == (BRIEF, DRAWN)
+        assert (MANY, MOST) == (64, 5_000)
 
     def test_a_step_whose_draws_promise_too_much_ends_at_once(self) -> None:
         with pytest.raises(EnumerationLimit, match=r"promise over 8 outcomes, integers/init"):
             output_law(Guessing(), opener(SMALL), EnumeratingDraws(widest=8))
+
+    def test_outcomes_that_wait_are_counted_by_the_value_that_was_drawn(self) -> None:
+        def act(draws: EnumeratingDraws) -> list[int]:
+            three = draws.integers(2, 3, "init").tolist()
+            return [*three, int(draws.categorical(p[:1], "resid")), int(draws.race(p[1:], [4]))]
+
+        p, draws, waiting = rows([0.0, 0.25, 0.75], [0.2, 0.3, 0.5]), EnumeratingDraws(widest=54), []  # type: ignore[var-annotated]
+        for script, drawn, weight in (([], [0, 0, 1, 0], 0.25), ([2, 1, 2, 0], [2, 1, 2, 0], 0.75)):
+            draws.replay(script, waiting, {})
+            assert act(draws) == drawn and draws.weight == pytest.approx(weight * 0.2 / 9)
+            assert draws.branches == {"integers/init": 4, "categorical/resid": 1, "race": 2}
+            assert sorted(waiting) == [[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 2], [0, 1], [0, 2], [1], [2]]
+        with pytest.raises(EnumerationLimit, match="promise over 53 outcomes, race the last"):
+            act(EnumeratingDraws(widest=53))
+
+
+@dataclass(frozen=True)
+class DeclaresEven(OneByOne):
+    """Draws from the target's distribution, declares that all tokens are as probable, and names another target."""
+
+    claim = Claim.DECLARED
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.probs(run.target.forward())
+        acceptance = Acceptance(Path.root(p), self.token(run, p))
+        acceptance.declared = DeclaredRows(torch.full_like(p, 1 / p.shape[1]), p.roll(1, 1))
+        return acceptance
+
+
+class TestDistance:
+    def test_rows_that_are_declared_wrongly_are_weighed_by_how_often_they_are_reached(self) -> None:
+        case = Case(3, 2, 11, Sampling(1.0))
+        expected = 0.0
+        first = reference_law(case.backbone(), case.prompt, 1, case.sampling)
+        for before, weight in {(): 1.0, **first}.items():
+            law = reference_law(case.backbone(), (*case.prompt, *before), 1, case.sampling)
+            p = torch.tensor([law[token,] for token in range(3)])
+            expected += weight * float((p - 1 / 3).abs().sum() + (p - p.roll(1)).abs().sum()) / 2
+        assert distance(DeclaresEven(), case) == pytest.approx(expected, rel=1e-6) != 0
+
+    @pytest.mark.parametrize(
+        ("effort", "length", "few", "lengths"),
+        [
+            (WHOLE, 4, 0, [4]),
+            (WHOLE, 1, 0, [1]),
+            (WHOLE, 2, 3, [2, 1]),
+            (QUICK, 4, 0, [4, 3, 2]),
+            (QUICK, 5, 3, [5, 4, 3, 2]),
+            (QUICK, 2, 0, [2]),
+            (QUICK, 2, 3, [2, 1]),
+            (QUICK, 1, 3, [1]),
+        ],
+    )
+    def test_a_case_that_branches_too_much_is_made_shorter(
+        self, effort: Effort, length: int, few: int, lengths: list[int]
+    ) -> None:
+        case = replace(SMALL, length=length, few=few)
+        shorter = [replace(case, length=one) for one in lengths]
+        assert effort.tries(case) == shorter
+        rows_together = replace(case, batch=2, joint=True)
+        one_by_one = [replace(one, batch=2) for one in shorter]
+        assert effort.tries(rows_together) == [rows_together, *one_by_one]
+
+    def test_pinned_streams_are_answered_by_each_seed_and_none_without_seeds(self) -> None:
+        class Pinned(OneByOne):
+            pinned = frozenset({"noise", "init"})
+
+        effort = Effort(widest=8, starts=2, most=9)
+        assert [one.limits for one in effort.draws(Pinned())] == [(8, ("init", "noise"), n, 9) for n in (0, 1)]
+        assert [one.limits for one in replace(effort, starts=0).draws(Pinned())] == [(8, (), 0, 9)]
+        assert [one.limits for one in effort.draws(OneByOne())] == [(8, (), 0, 9)]
+
+    @pytest.mark.parametrize(
+        ("case", "effort", "widest"),
+        [
+            (SMALL, WHOLE, [math.inf]),
+            (replace(SMALL, length=6), WHOLE, [math.inf]),
+            (replace(SMALL, length=7), WHOLE, [2_000] * 6),
+            (replace(SMALL, length=7), QUICK, [16_384] * 6),
+            (replace(SMALL, few=3), QUICK, [256, 256]),
+        ],
+    )
+    def test_the_effort_of_a_case_follows_its_outputs(
+        self, case: Case, effort: Effort, widest: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tried: list[tuple[int, float]] = []
+
+        def measured(method: Method[Any], one: Case, draws: EnumeratingDraws) -> float:
+            tried.append((one.length, draws.limits[0]))
+            if len(tried) < len(widest):
+                raise EnumerationLimit("too many")
+            return 0.25
+
+        monkeypatch.setattr(distances, "distance", measured)
+        result = measure(OneByOne(), case, effort)
+        assert tried == [(case.length - index, limit) for index, limit in enumerate(widest)]
+        assert (result.case.length, result.total_variation) == (tried[-1][0], 0.25)
+
+    def test_rows_of_a_batch_have_beginnings_of_the_prompt_and_are_joined_in_order(self) -> None:
+        case = replace(SMALL, prompt=(5, 6, 7), batch=4)
+        beginnings = [(5, 6, 7), (5, 6), (5,), (5, 6, 7)]
+        assert prompts_of(case) == beginnings
+        assert prompts_of(case, 1) == [beginnings[-1 % 3], *beginnings[:3]]
+        assert joined([(1, 2), (3,), ()]) == (1, 2, -1, 3, -1)
 
 
 class TestPins:
