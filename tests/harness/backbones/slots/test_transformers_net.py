@@ -26,7 +26,6 @@ from stridebench.harness.backbones.slots.transformers_net import (
     attend,
     honours_masks,
     packed_arguments,
-    pass_arguments,
     pick_layers,
     prepare,
     reads_chains,
@@ -295,9 +294,3 @@ def test_picked_layers_share_tensors_and_count_from_zero() -> None:
     model.extra = torch.nn.ModuleList([torch.nn.Identity() for _ in range(3)])
     with pytest.raises(UsageError, match="has 2 lists of 3 layers: none can be skipped"):
         pick_layers(model, [0])
-
-
-def test_a_mask_and_positions_get_axes_for_the_batch_and_the_heads() -> None:
-    slots, mask = Slots(2, 8), torch.zeros(2, 2)
-    arguments = pass_arguments(SlotInputs(torch.arange(2), torch.arange(2), mask, slots.layers))
-    assert torch.equal(arguments["attention_mask"], mask[None, None]) and arguments["use_cache"] is True
