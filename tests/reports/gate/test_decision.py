@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.reports.gate import baseline as figures_module
-from stridebench.reports.gate.baseline import figures_of, make_baseline, noise, tested, unseeded
+from stridebench.reports.gate.baseline import figures_of, make_baseline, noise, unseeded
 from stridebench.reports.gate.decision import FAIL_ALPHA, GateResult, GateRow, decide, gate, joined, worst
 from stridebench.reports.gate.document import COUNTS
 from stridebench.reports.gate.rendering import github_annotations, junit, markdown, sentence, table
@@ -472,11 +472,14 @@ def test_which_figures_a_cell_is_tested_by() -> None:
     ]
     for before, after, names in cases:
         sides = [figures(**plain).assign(**side) for side in (before, after)]
-        found = tested(*sides)
+        found = figures_module.tested(*sides)
         assert list(found) == names
         assert [found[name].sign for name in ("score.wer", "score.pass@1") if name in found][-1] == 1
-    assert tested(figures(**plain), figures(**plain))["score.wer"].sign == -1
-    assert list(tested(figures(**plain), figures(**plain)[["drafted", "steps"]])) == ["tau_minus_1", "acceptance"]
+    assert figures_module.tested(figures(**plain), figures(**plain))["score.wer"].sign == -1
+    assert list(figures_module.tested(figures(**plain), figures(**plain)[["drafted", "steps"]])) == [
+        "tau_minus_1",
+        "acceptance",
+    ]
     assert [name for name, figure in found.items() if figure.quality] == ["logprob", "score.wer", "score.pass@1"]
 
 
