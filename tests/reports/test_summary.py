@@ -15,7 +15,7 @@ from stridebench.harness.record.stats import FloatArray, Interval, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
 from stridebench.reports.finished_cell import FinishedCell
-from stridebench.reports.flags import measured_flags, mismatch_flags, unlike_itself
+from stridebench.reports.flags import blind_flags, measured_flags, mismatch_flags, unlike_itself
 from stridebench.reports.summary import by_category, summarise
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
@@ -35,6 +35,18 @@ def test_every_value_equals_the_count_by_hand() -> None:
     assert (row["n_ok"], row["n_failed"], row["n_skipped"]) == (4, 0, 1)
     assert row["logprob"] == -1.0 and row["logprob_std"] == 0.0 and row["agreement"] == 1.0
     assert row["flags"] == "" and row["valid"]
+
+
+def test_times_of_steps_leave_out_warm_ups_and_samples_that_failed() -> None:
+    """Twenty-one steps of 1 to 21 ms: the median is the eleventh, and 95 in 100 lie below the twentieth."""
+    counted = [record("p0", [step(ms=ms) for ms in range(1, 8)]), record("p1", [step(ms=ms) for ms in range(8, 22)])]
+    failed = record("p2", [step(ms=900.0)] * 30, status="failed", error="boom")
+    store = empty().add(meta("m"), [record("p0", [step(ms=800.0)] * 30, warmup=True), *counted, failed])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert (row["step_p50_ms"], row["step_p95_ms"]) == pytest.approx((11.0, 20.0))
+    shares = [row[f"{part}_ms"] for part in ("draft", "target", "verify", "host")]
+    assert shares == pytest.approx([1.1, 8.25, 1.1, 0.55]) and row["prefill_ms"] == 5.0
+    assert (row["n_ok"], row["n_failed"], row["n_run"], row["valid"]) == (2, 1, 3, False)
 
 
 def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
@@ -293,8 +305,18 @@ def test_intervals_resample_the_clusters_that_prompts_name() -> None:
 def test_rows_by_category_are_reported() -> None:
     store = empty()
     store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))
-    rows = by_category(store)
-    assert set(rows["category"]) == {"code", "prose"} and set(rows["n_ok"]) == {4}
+    store.add(meta("alone", baseline="elsewhere"), simulate(Sim(), 8))
+    rows = by_category(store).set_index(["cell", "category"])
+    assert rows.index.tolist() == [(cell, kind) for cell in ("ar", "m", "alone") for kind in ("code", "prose")]
+    assert set(rows["n_ok"]) == {4} and rows.loc["alone", "speedup"].isna().all()
+    finished = {name: FinishedCell.of(store.cell(name)) for name in ("ar", "m")}
+    for kind in ("code", "prose"):
+        own, plain = (one.totals[one.samples["category"] == kind] for one in (finished["m"], finished["ar"]))
+        row = rows.loc[("m", kind)]
+        assert row["scr"] == own["output"].sum() / own["nfe"].sum()
+        ratios = (plain["wall_ms"] / plain["output"]) / (own["wall_ms"] / own["output"])
+        assert row["speedup"] == pytest.approx(ratios.median()) and row["acceptance_n"] == 4
+    rows = rows.reset_index()
     assert "## By category" in tables.markdown(summarise(store), rows)
     assert by_category(tiny()).empty
 
@@ -369,6 +391,40 @@ def test_bounds_from_which_on_a_decoding_is_unlike_itself(
     estimate: float, low: float | None, high: float | None, unlike: bool
 ) -> None:
     assert unlike_itself(Interval(estimate, low, high, 9)) == unlike
+
+
+@pytest.mark.parametrize(
+    ("row", "flag"),
+    [
+        ({}, "exact on toys: nothing seen in 3,072 tokens, 9,000 are needed"),
+        ({"role": "method", "audit_needed": None}, "exact on toys: nothing seen in 3,072 tokens, many more are needed"),
+        ({"audit_visible_tv": np.nan, "audit_tokens": 0}, "exact on toys: nothing seen in 0 tokens, 9,000 are needed"),
+        ({"role": "baseline"}, ""),
+        ({"role": "floor"}, ""),
+        ({"verdict": "broken"}, ""),
+        ({"audit_visible_tv": 0.04}, ""),
+        ({"audit_tokens": None}, ""),
+        ({"audit_tokens": np.nan}, ""),
+    ],
+)
+def test_an_exact_verdict_without_enough_tokens_says_what_it_rests_on(row: dict[str, object], flag: str) -> None:
+    plain = {"verdict": "exact", "audit_tokens": 3072, "audit_visible_tv": None, "audit_needed": 9000}
+    assert blind_flags({**plain, **row}) == [flag] * bool(flag)
+
+
+def test_a_drafter_that_drafts_otherwise_anew_is_flagged_above_rounding() -> None:
+    row = {"drafter_tv": 0.21, "drafter_tv_limit": 0.2, "drafter_places": 7, "drafter_acceptance": 0.5}
+    row |= {"drafter_acceptance_anew": 0.625}
+    samples = tiny().cell("m").samples.assign(unread=["", "", "the last 3 of 9 tokens", "", "all"])
+
+    def shown(**changes: float | None) -> list[str]:
+        quiet = {"note": "", "verdict": "unverified", "speedup": 1.0}
+        return measured_flags({**row, **quiet, **changes}, ["x"], samples, pd.DataFrame({"tested": [9.0]}))
+
+    cut = "2 of 4 prompts were read in part: the last 3 of 9 tokens (p1)"
+    assert shown(drafter_tv=0.2) == shown(drafter_tv=None) == shown(drafter_tv_limit=None) == ["x", cut]
+    _, flag, _ = shown()
+    assert flag.endswith("variation 0.21 in 7 places (rounding: 0.2), acceptance 0.500, anew 0.625")
 
 
 def test_bounds_of_flags_lie_where_the_guide_says() -> None:

@@ -128,7 +128,7 @@ def _cut(window: Window, begin: int, end: int) -> Window:
     features = None if window.features is None else window.features[begin:end]
     gate = None if window.gate is None else window.gate[begin:end]
     tokens, positions = window.tokens[begin:end], window.positions[begin:end]
-    return replace(window, tokens=tokens, positions=positions, rows=0, features=features, gate=gate)
+    return replace(window, tokens=tokens, positions=positions, sees=None, rows=0, features=features, gate=gate)
 
 
 def _joined(first: Window, second: Window) -> Window:
@@ -141,7 +141,7 @@ def _joined(first: Window, second: Window) -> Window:
         gate = torch.cat(gates)
     tokens = torch.cat([first.tokens, second.tokens])
     positions = torch.cat([first.positions, second.positions])
-    return replace(second, tokens=tokens, positions=positions, features=features, gate=gate)
+    return replace(second, tokens=tokens, positions=positions, sees=None, features=features, gate=gate)
 
 
 @final

@@ -181,7 +181,9 @@ class TestMetrics:
         assert value(METRICS["scr"], frame) == 1
 
     def test_warm_up_and_failures_are_not_counted(self) -> None:
-        assert totals(*frames()).index.tolist() == [("a", 0), ("b", 0)]
+        for status in ("failed", "stopped"):
+            records = [*RECORDS[:3], replace(RECORDS[3], sample=replace(RECORDS[3].sample, status=status))]
+            assert totals(*frames(tuple(records))).index.tolist() == [("a", 0), ("b", 0)]
 
     def test_columns_of_totals(self) -> None:
         row: Any = totals(*frames()).loc[("a", 0)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.slots.graphs import ROWS, RecordedCapture
+from stridebench.harness.backbones.slots.graphs import ROWS, FixedSlots, Graphs, RecordedCapture
+from stridebench.harness.backbones.slots.net import SlotInputs
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.draws import SeededDraws
@@ -145,6 +147,124 @@ def test_a_replay_writes_where_the_capture_wrote() -> None:
     buffer += 1
     (second,) = capture.replay()
     assert second is first and second.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_replay_keeps_the_types_that_operations_are_given_and_sees_other_ones() -> None:
+    types = iter((torch.float64, torch.float64, torch.float32))
+    capture = RecordedCapture(lambda: (torch.full((2,), 3.0, dtype=next(types)),))
+    (filled,) = capture.replay()
+    assert filled.dtype == torch.float64 and filled.tolist() == [3.0, 3.0]
+    with pytest.raises(ContractError, match="operation 0 of a captured pass is"):
+        capture.replay()
+
+
+class Asked:
+    """A net that writes tokens into its slots and keeps the mask of its passes; logits are token ids."""
+
+    kind, layers = "asked", 2
+
+    def __init__(self) -> None:
+        self.passes: list[SimpleNamespace] = []
+
+    def __call__(self, inputs: SlotInputs, rows: int) -> Tensor:
+        keys = inputs.tokens.double().view(1, 1, -1, 1)
+        for layer in inputs.slots:
+            entries, values = layer.update(keys, -keys)
+        self.passes.append(SimpleNamespace(rows=rows, mask=inputs.mask, entries=entries, values=values))
+        return inputs.tokens.double()[len(keys[0, 0]) - rows :, None]
+
+    def pick(self, layers: Any) -> Any:
+        raise NotImplementedError
+
+
+def slots(context: int, length: int) -> FixedSlots:
+    """Slots in which so many entries were read, as a plain pass leaves them."""
+    fixed = FixedSlots(Asked(), context, torch.zeros(0, dtype=torch.float64))
+    for layer in fixed.slots.layers if length else ():
+        layer.update(*(torch.arange(length).double().view(1, 1, -1, 1) for _ in range(2)))
+    fixed.slots.length = length
+    return fixed
+
+
+@pytest.mark.parametrize(
+    ("context", "length", "count", "shape"),
+    [
+        (2000, 5, 1, (1, 256)),
+        (2000, 5, 3, (4, 256)),
+        (2000, 5, 64, (64, 256)),
+        (2000, 252, 4, (4, 256)),
+        (2000, 253, 3, (4, 512)),
+        (2000, 513, 1, (1, 1024)),
+        (2000, 1500, 1, (1, 2048)),
+        (1000, 600, 2, (2, 1024)),
+        (900, 600, 2, (2, 964)),
+        (20, 5, 2, (2, 84)),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_windows_have_the_shape_of_the_next_larger_capture(
+    context: int, length: int, count: int, shape: tuple[int, int], masked: bool
+) -> None:
+    sees = torch.ones(count, count + 1, dtype=torch.bool) if masked else None
+    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), length - 1, sees, 1, taps=(1,))
+    assert slots(context, length).shape(window) == (*shape, masked, (1,))
+
+
+def test_prompts_and_gated_windows_have_no_shape_and_large_ones_say_why() -> None:
+    def window(count: int, rows: int, gate: Tensor | None = None) -> Window:
+        return Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 0, None, rows, gate=gate)
+
+    fixed = slots(200, 5)
+    assert fixed.shape(window(3, 0)) is slots(200, 0).shape(window(3, 1)) is None
+    assert fixed.shape(window(3, 1, torch.ones(3, dtype=torch.bool))) is None
+    assert fixed.shape(window(65, 65)) == "a window of 65 rows exceeds the largest captured one of 64"
+
+
+@pytest.mark.parametrize("base", [None, 0, 1, 4])
+def test_a_captured_pass_hides_free_entries_and_those_that_the_window_does_not_see(base: int | None) -> None:
+    """Three rows in a bucket of four behind five entries; twice, so that nothing of the first pass is left."""
+    fixed = slots(40, 5)
+    for first in (5, 7):
+        fixed.slots.length = first
+        tokens = torch.tensor([21, 22, 23])
+        sees = (
+            None if base is None else torch.rand(3, first + 3 - base, generator=torch.Generator().manual_seed(2)) > 0.5
+        )
+        allowed = torch.zeros(3, 104, dtype=torch.bool)
+        if base is None:
+            allowed[:] = torch.arange(104) <= first + torch.arange(3)[:, None]
+        else:
+            assert sees is not None
+            sees[torch.arange(3), first - base + torch.arange(3)] = True
+            allowed[:, : max(base, 1)] = True
+            allowed[:, base : first + 3] |= sees
+            if not base:
+                allowed[:, 0] = sees[:, 0]
+        window = Window(tokens, torch.arange(first, first + 3), base or 0, sees, 2)
+        shape = fixed.shape(window)
+        assert shape is not None and not isinstance(shape, str)
+        rows = fixed.run(shape, window)
+        net = fixed._net
+        assert isinstance(net, Asked)
+        last = net.passes[-1]
+        assert last.rows == 4 and rows.logits[:, 0].tolist() == [22, 23] and rows.hidden is None
+        assert last.mask[:3].tolist() == torch.zeros(3, 104).masked_fill(~allowed, float("-inf")).tolist()
+        assert (last.mask[3] == 0).any()  # a row of padding is never empty
+        assert last.entries.shape[2] == last.mask.shape[1] == 104
+        assert last.entries[0, 0, first : first + 3, 0].tolist() == [21, 22, 23]
+        assert last.values[0, 0, first : first + 3, 0].tolist() == [-21, -22, -23]
+        assert last.entries[0, 0, :5, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_slots_come_back_when_their_sequence_is_over_and_are_lent_empty() -> None:
+    graphs, net, owner = Graphs(40, torch.zeros(0)), Asked(), torch.zeros(1)
+    first = graphs.lend(net, owner)
+    first.slots.length = 7
+    assert graphs.lend(net, torch.ones(1)) is not first
+    del owner
+    assert graphs.lend(Asked(), net) is not first
+    again = graphs.lend(net, graphs)
+    assert (again.slots.length, again.slots.context) == (0, 40)
 
 
 @pytest.mark.gpu

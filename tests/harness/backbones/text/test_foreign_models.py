@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
@@ -152,14 +151,6 @@ def test_a_state_is_taken_back_from_any_number_of_entries(model_type: str, tmp_p
         length, kept = length + kept, 4 - kept
     cache.keep(2)
     torch.testing.assert_close(feed(cache, tokens[2:9].tolist(), 2), expected[2:9], rtol=0, atol=1e-4)
-
-
-def test_a_tree_over_a_running_state_is_one_error(tmp_path: Path) -> None:
-    write_folder(tmp_path, "mamba", RECURRENT["mamba"])
-    sees = torch.tensor([[True, False], [False, True]])
-    window = Window(torch.tensor([1, 2]), torch.tensor([0, 0]), 0, sees, 2)
-    with pytest.raises(UsageError, match="this window is a tree; take a method that drafts chains"):
-        loaded(tmp_path).cache().extend(window)
 
 
 def test_sdpa_that_is_asked_for_and_absent_is_one_error(tmp_path: Path) -> None:

@@ -225,22 +225,6 @@ def test_tied_weights_are_lent_once_and_untied_ones_twice(tie: bool) -> None:
     torch.testing.assert_close(lent.unembed, expected, rtol=0, atol=1e-12)
 
 
-def test_a_prefill_through_transformers_pays_for_one_row_and_a_window_for_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, logits_to_keep = tiny(forward="transformers"), []
-    cache, forward = model.cache(), model._net.model.forward
-
-    def counted(**inputs: Any) -> Any:
-        logits_to_keep.append(inputs["logits_to_keep"])
-        return forward(**inputs)
-
-    monkeypatch.setattr(model._net.model, "forward", counted)
-    feed(cache, TOKENS[:6], 0, rows=0)
-    feed(cache, TOKENS[6:9], 6)
-    assert logits_to_keep == [1, 3]
-
-
 def test_a_sequence_that_is_over_frees_its_slots_without_the_collector(model: HFCausal) -> None:
     """In a circle of references, hundreds of key-value caches of a real model waited for it: 7 MB a decode."""
     gc.collect()
