@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stridebench.harness.audit.bets import Bets
+from stridebench.harness.audit.bets import LARGEST, Bets
 from stridebench.harness.audit.of_rows import bets_on_rows
 from stridebench.harness.audit.verdict import audit
 from stridebench.harness.core.engine import TokenRow
@@ -98,7 +98,14 @@ def power(planted: Planted) -> list[str]:
     seen = [number for number in tokens if number is not None]
     median = f"{np.median(seen):.0f}" if seen else ""
     most = max(set(best), key=best.count) if seen else ""
-    cells = [planted.name, planted.request, f"{len(seen)} of {RUNS}", median, f"{max(highest):.3g}", most]
+    cells = [
+        planted.name,
+        planted.request,
+        f"{len(seen)} of {RUNS}",
+        median,
+        "no limit" if max(highest) == LARGEST else f"{max(highest):.3g}",
+        most,
+    ]
     print(*cells, sep="\t", flush=True)
     return cells
 
