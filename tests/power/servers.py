@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from stridebench.harness.audit.bets import LARGEST, Bets
+from stridebench.harness.audit.bets import Bets
 from stridebench.harness.audit.of_rows import bets_on_rows
-from stridebench.harness.audit.verdict import audit
+from stridebench.harness.audit.verdict import LARGEST, audit
 from stridebench.harness.core.engine import TokenRow
 from stridebench.harness.core.task import Sampling
 from tests.results import document, save
@@ -98,14 +98,8 @@ def power(planted: Planted) -> list[str]:
     seen = [number for number in tokens if number is not None]
     median = f"{np.median(seen):.0f}" if seen else ""
     most = max(set(best), key=best.count) if seen else ""
-    cells = [
-        planted.name,
-        planted.request,
-        f"{len(seen)} of {RUNS}",
-        median,
-        "no limit" if max(highest) == LARGEST else f"{max(highest):.3g}",
-        most,
-    ]
+    largest = "no limit" if max(highest) == LARGEST else f"{max(highest):.3g}"
+    cells = [planted.name, planted.request, f"{len(seen)} of {RUNS}", median, largest, most]
     print(*cells, sep="\t", flush=True)
     return cells
 
