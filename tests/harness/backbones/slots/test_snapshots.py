@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import Parameter, Signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,16 +174,23 @@ def test_trees_and_entries_out_of_order_are_refused_and_chains_with_a_mask_are_n
         cache.extend(window(2, 31))
 
 
+class Signed:
+    """A function that is read by the names of its arguments alone."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+
+    def __call__(self) -> None: ...
+
+
 class Summing:
     """A causal model whose logits are running sums; as Mamba, it may misread a window behind a state."""
 
     def __init__(self, name: str = "past_key_values", cuts: bool = True, misreads: bool = False) -> None:
         self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(num_hidden_layers=3))
         self.name, self.misreads, self.calls = name, misreads, []
-        cut = ", logits_to_keep=0" if cuts else ""
-        space: dict[str, Any] = {}
-        exec(f"def forward(input_ids, use_cache, {name}=None{cut}): ...", space)  # read by its signature alone
-        self.forward = space["forward"]
+        names = ["input_ids", "use_cache", name, *(["logits_to_keep"] if cuts else [])]
+        self.forward = Signed(names)
 
     def __call__(self, input_ids: Tensor, use_cache: bool, logits_to_keep: int = 0, **more: Any) -> Any:
         state = more.pop(self.name)
