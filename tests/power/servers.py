@@ -33,11 +33,12 @@ SETTING = (
 
 @dataclass(frozen=True)
 class Planted:
-    """A server and the request that is sent to it."""
+    """A server, the request that is sent to it, and the tokens of which a proxy changes one to any id (0: none)."""
 
     name: str
     server: TableServer
     sampling: Sampling = field(default_factory=lambda: Sampling(1.0))
+    one_in: int = 0
 
     def outputs(self, seed: int, tokens: int) -> Iterator[Bets]:
         """The bets on its outputs, by the probabilities that it sends."""
@@ -46,9 +47,11 @@ class Planted:
         for number in range(OUTPUTS):
             ids = [number % self.server.logits.shape[0]]
             events = self.server.reply({**asked, "prompt": ids, "seed": seed * OUTPUTS + number})[:-1]
-            before, rows = ids[0], []
+            before, rows, proxy = ids[0], [], np.random.default_rng([seed, number])
             for event in events:
                 (token,) = event["choices"][0]["token_ids"]
+                if self.one_in and proxy.integers(self.one_in) == 0:
+                    token = int(proxy.integers(len(self.server.logits)))
                 logs = logprobs_behind(self.server.logits, before)
                 top = {f"id {one}": float(logs[one]) for one in {*np.argsort(-logs)[:WIDTH].tolist(), token}}
                 rows.append(TokenRow(f"id {token}", top))
@@ -66,7 +69,7 @@ class Planted:
 ALONE: dict[str, Any] = {"every": 5, "bonus_only": True}
 COLD, NUCLEUS, MIN_P = Sampling(0.7), Sampling(0.8, top_p=0.9), Sampling(1.0, min_p=0.1)
 PLANTED = (
-    Planted("changes one token in 20 to any of the 40", TableServer(slip=20)),
+    Planted("is behind a proxy that changes one token in 20 to any id", TableServer(), one_in=20),
     Planted("draws at T = 1.1", TableServer(power=1 / 1.1)),
     Planted("draws at T = 0.9", TableServer(power=1 / 0.9)),
     Planted("draws at T = 1", TableServer(drops=("temperature",)), COLD),

@@ -61,7 +61,7 @@ class TableServer:
     Args:
         stream: another one draws other tokens at the same seed.
         power: exponent of the probabilities that it draws from, not of those that it sends.
-        slip: every so many tokens are the second best at T = 0, and any id above; 0: none.
+        slip: at T = 0 every so many tokens are the second best; 0: none.
         noise: standard deviation of an error in all logits of the table.
         silent: every so many tokens come without probabilities; 0: none.
         drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
@@ -139,11 +139,9 @@ class TableServer:
         kept = {key: value for key, value in body.items() if not (dropping and key in self.drops)}
         logprobs = penalised(logprobs, kept, [*(ids if self.counts_prompt else []), *output], [*ids, *output])
         temperature = kept.get("temperature", 1.0)
-        slips = bool(self.slip) and place % self.slip == self.slip - 1
         if temperature == 0:
-            return int(np.argsort(-logprobs)[int(slips)])
-        if slips:
-            return int(draws.integers(IDS))
+            slips = bool(self.slip) and place % self.slip == self.slip - 1
+            return int(np.argsort(-logprobs)[1 if slips else 0])
         cuts = kept.get("top_k", 0), kept.get("top_p", 1.0), kept.get("min_p", 0.0)
         weights = cut(np.exp(self.power * logprobs / temperature), *cuts)
         return int(draws.choice(IDS, p=weights))
