@@ -160,6 +160,8 @@ def _findings(one: ScoredServer) -> list[str]:
         lines.append(f"{one.url}: {one.sent.missing} tokens were sent without probabilities")
     if one.sent is not None and one.sent.worst is not None:
         said = "are right" if one.sent.right else "are wrong"
+        if one.sent.heated:
+            said = "are those behind the temperature, not the model's (vLLM: --logprobs-mode raw_logprobs)"
         apart = f"they differ by up to {one.sent.worst:.2f} from the scored ones ({one.sent.where})"
         lines.append(f"{one.url}: the probabilities sent with {one.sent.tokens} tokens {said}: {apart}")
     return lines

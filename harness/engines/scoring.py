@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from stridebench.harness.audit.of_rows import below_best, bets_on_rows, width_of
 from stridebench.harness.audit.verdict import Audit, audit
@@ -44,12 +45,14 @@ class SentLogprobs:
         missing: tokens whose probability was not sent.
         worst: the largest difference of the probability of a token; None without tokens.
         where: prompt, token, and both values of the worst.
+        heated: they are those behind the temperature of the request, and the scored ones are the model's.
     """
 
     tokens: int
     missing: int = 0
     worst: float | None = None
     where: str = ""
+    heated: bool = False
 
     @property
     def right(self) -> bool:
@@ -185,7 +188,7 @@ def _scored(
         raise EngineFault("refused", f"{url}: no output to score: {first}")
     # rows that hold the penalties already are not those that were sent with the output
     behind = engine.scores_penalised and penalties != Penalties()
-    sent = None if behind else _compared(decoded.rows, rows)
+    sent = None if behind else _compared(decoded.rows, rows, decoded.cell.sampling.temperature)
     penalties = Penalties() if behind else penalties
     width, sampling = width_of(list(rows.values())), decoded.cell.sampling
     result, greedy = None, None
@@ -204,17 +207,25 @@ def _greedy(below: Mapping[str, Sequence[float]]) -> GreedyTokens:
     return GreedyTokens(len(places), sum(by > 0 for by, _ in places), largest, where)
 
 
-def _compared(sent: Mapping[str, tuple[TokenRow, ...]], scored: Mapping[str, tuple[TokenRow, ...]]) -> SentLogprobs:
+def _compared(
+    sent: Mapping[str, tuple[TokenRow, ...]], scored: Mapping[str, tuple[TokenRow, ...]], temperature: float
+) -> SentLogprobs:
     """Compare what a server sent with its outputs and what it says of them later, where both name the token."""
     differences: list[tuple[float, str]] = []
-    missing = 0
+    missing, gaps = 0, list[tuple[float, float]]()
     for prompt, rows in scored.items():
         missing += len(rows) - sum(bool(row.top) for row in sent.get(prompt, ())[: len(rows)])
         for place, (one, two) in enumerate(zip(sent.get(prompt, ()), rows, strict=False)):
             if one.token in one.top and two.token in two.top:
                 a, b = math.exp(one.top[one.token]), math.exp(two.top[two.token])
                 differences.append((abs(a - b), f"{prompt}, token {place + 1}: {a:.2f} sent, {b:.2f} scored"))
+            first, *others = [name for name in one.top if name in two.top] or [""]
+            gaps += [(one.top[first] - one.top[name], two.top[first] - two.top[name]) for name in others]
     if not differences:
         return SentLogprobs(0, missing)
     worst, where = max(differences)
-    return SentLogprobs(len(differences), missing, worst, where)
+    heated = False
+    if temperature not in (0, 1) and gaps:  # what divides all logits moves every gap between two of them alike
+        as_sent, behind = (median(abs(a - b / heat) for a, b in gaps) for heat in (1.0, temperature))
+        heated = worst > ROUNDING and behind < as_sent / 4
+    return SentLogprobs(len(differences), missing, worst, where, heated)

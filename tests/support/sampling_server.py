@@ -72,6 +72,7 @@ class TableServer:
         drops: parameters of a request that it ignores, at every ``every``-th token.
         bonus_only: it heeds them at these tokens, and ignores them at all others.
         counts_prompt: penalties count the tokens of the prompt too.
+        heats: the probabilities that come with an output are those behind the temperature of the request.
     """
 
     stream: int = 0
@@ -88,6 +89,7 @@ class TableServer:
     every: int = 1
     bonus_only: bool = False
     counts_prompt: bool = False
+    heats: bool = False
 
     def __post_init__(self) -> None:
         self.logits = TABLE + np.random.default_rng(4).normal(scale=self.noise, size=TABLE.shape)
@@ -103,6 +105,8 @@ class TableServer:
             logprobs = logprobs_behind(self.logits, last)
             last = self._next(logprobs, body, draws, ids, output)
             output.append(last)
+            if self.heats:
+                logprobs = logprobs_behind(self.logits / (body["temperature"] or 1), [ids[-1], *output][-2])
             events.append({"choices": [self._choice(last, logprobs, top, place)]})
             if last == self.stops:
                 break

@@ -69,6 +69,13 @@ def test_log_probabilities_that_are_sent_wrong_are_found_and_the_audit_does_not_
     assert "tokens are wrong: they differ by up to" in said
 
 
+def test_log_probabilities_behind_the_temperature_are_named(prompts: Path) -> None:
+    said = audited(TableServer(heats=True), None, prompts, "-t", 0.7)
+    assert said.code == 0 and "tokens are those behind the temperature, not the model's (vLLM: " in said.out
+    assert "are right" in audited(TableServer(heats=True), None, prompts, "-t", 1).out
+    assert "tokens are wrong" in audited(TableServer(noise=0.8), None, prompts, "-t", 0.7).out
+
+
 def test_few_tokens_are_inconclusive(prompts: Path) -> None:
     done = audited(TableServer(), None, prompts, "--max-new-tokens", 1, "--limit", 3)
     assert done.code == 4 and done.out.startswith("inconclusive: ") and "too few to see a bias" in done.out
