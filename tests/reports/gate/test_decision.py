@@ -447,10 +447,10 @@ def test_a_figure_by_hand_and_its_error_between_equal_runs() -> None:
 
 def test_a_change_is_relative_to_the_size_of_the_figure_before() -> None:
     before = figures(x=[-2.0] * 6, steps=[1.0] * 6)
-    for x, sign, change in ((-3.0, 1, -0.5), (-3.0, -1, 0.5), (-1.0, 1, 0.5)):
+    for x, sign, relative in ((-3.0, 1, -0.5), (-3.0, -1, 0.5), (-1.0, 1, 0.5)):
         figure = figures_module.TestedFigure("x", "x", "one", sign=sign)
-        got = figure.change(before, figures(x=[x] * 7, steps=[1.0] * 7))
-        assert got is not None and (got.estimate, got.n) == (change, 6)
+        change = figure.change(before, figures(x=[x] * 7, steps=[1.0] * 7))
+        assert change is not None and (change.estimate, change.n) == (relative, 6)
     figure = figures_module.TestedFigure("x", "x", "steps", minus=-1.0)
     clustered = figure.change(before.assign(cluster=["a", "a", "b", "b", "", ""]), before.assign(x=0.0))
     assert clustered is not None and (clustered.estimate, clustered.n) == (2.0, 4)
@@ -472,15 +472,15 @@ def test_which_figures_a_cell_is_tested_by() -> None:
     ]
     for before, after, names in cases:
         sides = [figures(**plain).assign(**side) for side in (before, after)]
-        found = figures_module.tested(*sides)
-        assert list(found) == names
-        assert [found[name].sign for name in ("score.wer", "score.pass@1") if name in found][-1] == 1
+        chosen = figures_module.tested(*sides)
+        assert list(chosen) == names
+        assert [chosen[name].sign for name in ("score.wer", "score.pass@1") if name in chosen][-1] == 1
     assert figures_module.tested(figures(**plain), figures(**plain))["score.wer"].sign == -1
     assert list(figures_module.tested(figures(**plain), figures(**plain)[["drafted", "steps"]])) == [
         "tau_minus_1",
         "acceptance",
     ]
-    assert [name for name, figure in found.items() if figure.quality] == ["logprob", "score.wer", "score.pass@1"]
+    assert [name for name, figure in chosen.items() if figure.quality] == ["logprob", "score.wer", "score.pass@1"]
 
 
 def test_noise_is_the_larger_of_the_spread_and_the_changes_that_were_seen() -> None:
