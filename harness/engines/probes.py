@@ -37,6 +37,7 @@ BUDGETS = ("length", "limit")  # words of engines for an output that its budget 
 SAMPLES = ("openai", "vllm")  # engines whose requests take `n` at the top level
 PREEMPTIONS = {"vllm": "vllm:num_preemptions_total"}  # requests that lost their place in the cache
 SKIPPED = "skipped"  # a probe that does not apply to a server says nothing against it
+ENDED = "ended"  # the server answers nothing since a probe
 STOPS = ("openai", "vllm", "llama_cpp")  # engines whose requests take `stop` at the top level
 JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
     "openai": {"response_format": {"type": "json_object"}},
@@ -48,7 +49,7 @@ JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """The result of one probe; its verdict is one of `stride engine check`, "not shown" or "skipped"."""
+    """The result of one probe; its verdict is one of `stride engine check`, "ended", "not shown" or "skipped"."""
 
     probe: str
     verdict: str
@@ -65,9 +66,9 @@ class ProbedServer:
 
     @property
     def outcome(self) -> str:
-        """Return unsafe if a probe is, not shown if a comparison is missing, else safe."""
+        """Return unsafe if a probe is or ended the server, not shown if a comparison is missing, else safe."""
         words = {row.verdict for row in self.rows}
-        if words & set(UNSAFE):
+        if words & {*UNSAFE, ENDED}:
             return "unsafe"
         return "safe" if words <= {*SAFE, SKIPPED} and words != {SKIPPED} else "not shown"
 
@@ -116,6 +117,14 @@ class Asker:
             if fault.kind != "cut_short":
                 raise
             return engine.generate(request)  # servers close a connection after some number of requests
+
+    def answers(self) -> bool:
+        """Return whether the server answers a request of one token."""
+        try:
+            self.ask(COUNTED, 1)
+        except EngineFault:
+            return False
+        return True
 
     def _opened(self, use: EngineUse) -> OpenAI:
         key = f"{use.label} {use.options}"
@@ -389,12 +398,15 @@ def probe(use: EngineUse, plain: EngineUse | None) -> Iterator[ProbeRow]:
     asker = Asker(use, plain)
     try:
         asker.plainly(COUNTED)
+        ended = ""
         for name, run in PROBES.items():
             begun = time.monotonic()
             try:
-                verdict, evidence = run(asker)
+                verdict, evidence = ("not shown", f"the server ended at: {ended}") if ended else run(asker)
             except EngineFault as fault:
                 verdict, evidence = "not shown", str(fault)
+                if not asker.answers():
+                    verdict, ended = ENDED, name
             yield ProbeRow(name, verdict, evidence, time.monotonic() - begun)
     finally:
         asker.close()

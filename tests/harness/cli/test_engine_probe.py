@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from stridebench.harness.engines.probes import ASKS, PROBES, begins_json
 from tests.support.answer_server import Answers, answer_server
@@ -33,6 +34,9 @@ class ProbedTable(TableServer):
     def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         if body.get("response_format"):
             return self._json(body["max_tokens"])
+        if self.fault == "ends" and (body.get("n") or "" in self.calls):
+            self.calls[""] = 1
+            raise web.HTTPInternalServerError
         if body.get("n"):
             return self._samples(body)
         key, known = str(body["prompt"]), dict(body)
@@ -106,6 +110,14 @@ def test_a_planted_fault_is_found_by_its_probe(fault: str, probe: str) -> None:
     assert verdicts(done)[probe] == "differs" and done.code == 1
     quiet = {"an empty draft after an accepted one", "seeds"} - {probe}
     assert {verdicts(done)[name] for name in quiet} == {"same tokens"}
+
+
+def test_a_probe_that_ends_the_server_is_unsafe() -> None:
+    done = probed(ProbedTable(fault="ends"), "--json")
+    words = [verdicts(done)[name] for name in ("JSON", "two samples of one prompt", "penalties", "seeds")]
+    assert words == ["same tokens", "ended", "not shown", "not shown"]
+    assert (done.code, done.document["outcome"]) == (1, "unsafe")
+    assert done.document["rows"][-1]["evidence"] == "the server ended at: two samples of one prompt"
 
 
 @pytest.mark.parametrize("drops", ["presence_penalty", "repetition_penalty"])
