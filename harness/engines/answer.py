@@ -138,6 +138,17 @@ def penalty_fields(penalties: Penalties, repetition: str) -> dict[str, object]:
     return fields
 
 
+def begins_json(text: str, whole: bool) -> bool:
+    """Return whether a text is JSON, or the beginning of it if the output was cut."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        rest = text[error.pos :] if isinstance(error, json.JSONDecodeError) else ""
+        cut_word = any(known.startswith(rest) for known in ("true", "false", "null", "-"))
+        return not whole and ("Unterminated" in str(error) or cut_word)
+    return True
+
+
 # The key of a server: it comes from the environment, and is never stored or printed.
 
 

@@ -7,7 +7,6 @@ server, or of the same server asked for one token at a time, where no draft can 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 from stridebench.harness.audit.of_rows import below_best, top_of, width_of
 from stridebench.harness.core.engine import EngineFault, EngineRequest, EngineWeights, Penalties, Reply
 from stridebench.harness.core.task import Sampling
+from stridebench.harness.engines.answer import begins_json
 from stridebench.harness.engines.check_verdict import SAFE, UNSAFE, Decoded, compared
 from stridebench.harness.engines.checking import TOP
 from stridebench.harness.engines.openai import OpenAI, read_counters
@@ -118,14 +118,6 @@ class Asker:
                 raise
             return engine.generate(request)  # servers close a connection after some number of requests
 
-    def answers(self) -> bool:
-        """Return whether the server answers a request of one token."""
-        try:
-            self.ask(COUNTED, 1)
-        except EngineFault:
-            return False
-        return True
-
     def _opened(self, use: EngineUse) -> OpenAI:
         key = f"{use.label} {use.options}"
         if key not in self.engines:
@@ -170,11 +162,10 @@ class Asker:
         key = prompt, tokens, str(penalties)
         if key not in self.kept:
             fields = {} if penalties is None else {"penalties": penalties}
-            self.kept[key] = (
-                self._one_by_one(prompt, tokens, fields)
-                if self.plain is None
-                else self.ask(prompt, tokens, self.plain, **fields)
-            )
+            if self.plain is None:
+                self.kept[key] = self._one_by_one(prompt, tokens, fields)
+            else:
+                self.kept[key] = self.ask(prompt, tokens, self.plain, **fields)
         return self.kept[key]
 
     def _one_by_one(self, prompt: str | Sequence[int], budget: int, fields: Mapping[str, Any]) -> Reply:
@@ -375,19 +366,17 @@ PROBES: Mapping[str, Callable[[Asker], tuple[str, str]]] = {
 }
 
 
-def begins_json(text: str, whole: bool) -> bool:
-    """Return whether a text is JSON, or the beginning of it if the output was cut."""
+def _failed(asker: Asker) -> str:
+    """Return the verdict of a probe whose request failed, by whether the server still answers one."""
     try:
-        json.loads(text)
-    except ValueError as error:
-        rest = text[error.pos :] if isinstance(error, json.JSONDecodeError) else ""
-        cut_word = any(known.startswith(rest) for known in ("true", "false", "null", "-"))
-        return not whole and ("Unterminated" in str(error) or cut_word)
-    return True
+        asker.ask(COUNTED, 1)
+    except EngineFault:
+        return ENDED
+    return "not shown"
 
 
 def probe(use: EngineUse, plain: EngineUse | None) -> Iterator[ProbeRow]:
-    """Run the probes one after the other.
+    """Run the probes one after the other, until one ends the server.
 
     Args:
         plain: a server of the same model without drafts, or None for requests of one token.
@@ -398,15 +387,14 @@ def probe(use: EngineUse, plain: EngineUse | None) -> Iterator[ProbeRow]:
     asker = Asker(use, plain)
     try:
         asker.plainly(COUNTED)
-        ended = ""
         for name, run in PROBES.items():
             begun = time.monotonic()
             try:
-                verdict, evidence = ("not shown", f"the server ended at: {ended}") if ended else run(asker)
+                verdict, evidence = run(asker)
             except EngineFault as fault:
-                verdict, evidence = "not shown", str(fault)
-                if not asker.answers():
-                    verdict, ended = ENDED, name
+                verdict, evidence = _failed(asker), str(fault)
             yield ProbeRow(name, verdict, evidence, time.monotonic() - begun)
+            if verdict == ENDED:
+                return
     finally:
         asker.close()

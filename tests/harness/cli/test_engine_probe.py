@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from stridebench.harness.engines.probes import ASKS, PROBES, begins_json
+from stridebench.harness.engines.answer import begins_json
+from stridebench.harness.engines.probes import ASKS, PROBES
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
 from tests.support.sampling_server import IDS, TABLE, TableServer, llama_reply
@@ -114,10 +115,8 @@ def test_a_planted_fault_is_found_by_its_probe(fault: str, probe: str) -> None:
 
 def test_a_probe_that_ends_the_server_is_unsafe() -> None:
     done = probed(ProbedTable(fault="ends"), "--json")
-    words = [verdicts(done)[name] for name in ("JSON", "two samples of one prompt", "penalties", "seeds")]
-    assert words == ["same tokens", "ended", "not shown", "not shown"]
+    assert list(verdicts(done).items())[-2:] == [("JSON", "same tokens"), ("two samples of one prompt", "ended")]
     assert (done.code, done.document["outcome"]) == (1, "unsafe")
-    assert done.document["rows"][-1]["evidence"] == "the server ended at: two samples of one prompt"
 
 
 @pytest.mark.parametrize("drops", ["presence_penalty", "repetition_penalty"])

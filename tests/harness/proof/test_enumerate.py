@@ -271,7 +271,7 @@ class TestOutputLaw:
             ([1, "x"], (1, "x")),
             (Bag(x=1, y=[2]), Bag(y=[2], x=1)),
         ]
-        apart: list[tuple[Any, Any]] = [
+        pairs: list[tuple[Any, Any]] = [
             (Coin(1), namesake(1)),
             (Coin(1), Coin(2)),
             ({"a": 1}, {"a": 2}),
@@ -283,7 +283,7 @@ class TestOutputLaw:
             ([None], [0]),
         ]
         assert all(freeze(one) == freeze(other) for one, other in alike)
-        assert all(freeze(one) != freeze(other) for one, other in apart)
+        assert all(freeze(one) != freeze(other) for one, other in pairs)
 
     def test_a_fork_shares_nothing_that_can_be_written_and_keeps_what_its_parts_share(self) -> None:
         shared = [1, torch.zeros(2)]

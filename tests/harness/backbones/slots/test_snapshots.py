@@ -237,12 +237,12 @@ def test_a_model_of_transformers_reads_windows_or_one_entry_after_the_other(
 
 
 def test_a_copy_of_a_cache_shares_attention_and_copies_states() -> None:
-    keys, held = torch.ones(2), {0: torch.ones(2), 1: None}
-    cache = SimpleNamespace(layers=[SimpleNamespace(keys=keys, conv_states=held, index=4)], name="x")
+    keys, states = torch.ones(2), {0: torch.ones(2), 1: None}
+    cache = SimpleNamespace(layers=[SimpleNamespace(keys=keys, conv_states=states, index=4)], name="x")
     twin: Any = TransformersState(Summing()).copied(cache)  # type: ignore[arg-type]
     (layer,) = twin.layers
     assert layer is not cache.layers[0] and layer.keys is keys and (layer.index, twin.name) == (4, "x")
-    held[0] += 1
+    states[0] += 1
     assert layer.conv_states[0].tolist() == [1.0, 1.0] and layer.conv_states[1] is None
 
 

@@ -165,12 +165,12 @@ def test_windows_and_kept_entries_lie_within_what_is_held() -> None:
     def window(base: int) -> Window:
         return Window(torch.zeros(3, dtype=torch.long), torch.arange(3), base, None, 3)
 
-    for base, held, context, fits in ((0, 0, 3, True), (5, 5, 8, True), (0, 0, 2, False), (6, 5, 9, False)):
+    for base, length, context, fits in ((0, 0, 3, True), (5, 5, 8, True), (0, 0, 2, False), (6, 5, 9, False)):
         if fits:
-            check_window(window(base), held, context)
+            check_window(window(base), length, context)
         else:
             with pytest.raises(ContractError):
-                check_window(window(base), held, context)
+                check_window(window(base), length, context)
     for length, entries, fits in ((4, (), True), (2, (1, 0), True), (2, (0, 1, 1), False), (2, (2,), False)):
         if fits:
             check_kept(length, entries, 4)
@@ -240,9 +240,9 @@ def test_several_sequences_attend_each_to_its_own_entries() -> None:
     def random(heads: int, count: int) -> Tensor:
         return torch.randn(1, heads, count, 8, generator=generator, dtype=torch.float64)
 
-    counts, held = [1, 3, 2], [4, 0, 3]
+    counts, lengths = [1, 3, 2], [4, 0, 3]
     slots = [Slots(1, 16) for _ in counts]
-    for one, length in zip(slots, held, strict=True):
+    for one, length in zip(slots, lengths, strict=True):
         if length:
             one.layers[0].update(random(2, length), random(2, length))
             one.length = length
