@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -68,9 +69,9 @@ class Speculative(Method[ModelDrafter]):
         acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
             ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1``, ``fly:6,0.3`` (see
             `LossyRule`). The window of ``fly`` is never longer than gamma - 1.
-        mask: an id that the drafter was tuned to fill, which PARD's config.json names ``pard_token``: one pass over
-            gamma - 1 copies behind the text proposes all drafts, each independent of the others. Without it, a pass
-            proposes one draft.
+        mask: an id that the drafter was tuned to fill: one pass over gamma - 1 copies behind the text proposes all
+            drafts, each independent of the others. ``pard`` is the ``pard_token`` of the drafter's config.json, as
+            PARD's drafters have it. Without a mask, a pass proposes one draft.
     """
 
     drafter: str = "self"
@@ -78,7 +79,7 @@ class Speculative(Method[ModelDrafter]):
     verifier: str = "token"
     policy: str = ""
     acceptance: str = "exact"
-    mask: int | None = None
+    mask: int | Literal["pard"] | None = None
 
     source = "arXiv:2211.17192, Algorithm 1"
     exact_at = "acceptance = exact, mixture:1, thresholds:1,1, or fly above ln 3 nats"
@@ -105,7 +106,7 @@ class Speculative(Method[ModelDrafter]):
                 "speculative: policy p_min drafts the most probable tokens, and a coupled drafter draws its own; "
                 "take conf, or verifier match"
             )
-        if self.mask is not None and (self.mask < 0 or ":vocab=" in self.drafter):
+        if self.mask is not None and (":vocab=" in self.drafter or (self.mask != "pard" and self.mask < 0)):
             raise UsageError(
                 f"speculative: mask is {self.mask} and drafter {self.drafter}; give an id of a drafter that has the "
                 f"target's vocabulary"
@@ -130,12 +131,18 @@ class Speculative(Method[ModelDrafter]):
 
     def start(self, run: Run) -> ModelDrafter:
         session = run.open(self.drafter)
-        if self.mask is not None and self.mask >= session.capabilities.vocabulary:
+        mask = session.capabilities.pard if self.mask == "pard" else self.mask
+        if self.mask == "pard" and mask is None:
             raise UsageError(
-                f"speculative: mask is {self.mask}, and the drafter {self.drafter} has the ids below "
+                f"speculative: mask is pard, and the drafter {self.drafter} has no pard_token in its config.json; take "
+                f"one that was tuned for PARD, or leave mask out"
+            )
+        if mask is not None and not 0 <= mask < session.capabilities.vocabulary:
+            raise UsageError(
+                f"speculative: mask is {mask}, and the drafter {self.drafter} has the ids below "
                 f"{session.capabilities.vocabulary}; give the pard_token of its config.json"
             )
-        return ModelDrafter(session, self.gamma, self._length(), self.verifier == "coupled", self.mask)
+        return ModelDrafter(session, self.gamma, self._length(), self.verifier == "coupled", mask)
 
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times

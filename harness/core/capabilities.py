@@ -104,6 +104,7 @@ class Capabilities:
         mask: the id at positions that a masked model fills; it has probability zero. None if the model is not
             masked.
         condition: C, the width of the rows that it makes of a prompt's condition; 0 if it makes none.
+        pard: the id whose copies behind a text a causal model was tuned to fill in one pass; None if it was not.
     """
 
     vocabulary: int
@@ -118,6 +119,7 @@ class Capabilities:
     guidance: float = 1.0
     mask: int | None = None
     condition: int = 0
+    pard: int | None = None
     turn_ends: frozenset[int] = frozenset()
 
     @property

@@ -106,6 +106,7 @@ def test_the_presets_without_shipped_weights() -> None:
     assert set(absent_presets()) == {
         "embedded-code-cllm",
         "embedded-code-medusa2",
+        "embedded-code-pard",
         "embedded-mesh-cross-full",
         "embedded-mesh-mlp-lora",
         "embedded-mesh-truncated",

@@ -282,6 +282,7 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,
         width=int(config.hidden_size),
+        pard=getattr(config, "pard_token", None),
     )
 
 

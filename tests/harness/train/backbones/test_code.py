@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.synthetic import code
-from stridebench.harness.train.backbones.code import Code
+from stridebench.harness.train.backbones.code import Code, MaskChains, PardCode
 from stridebench.harness.train.loop import train
 
 TINY = Code(vocabulary=300, width=32, layers=2, heads=2, inner=48, length=64, batch=4, steps=25)
@@ -43,6 +45,36 @@ def test_rows_depend_on_the_generator_only_and_start_with_a_program() -> None:
     assert rows[0][0, 0] == 0
     text = TINY.tokenizer.decode(rows[0].flatten().tolist())
     assert text.startswith("def ")
+
+
+def test_a_mask_sees_the_text_up_to_its_chain_and_the_masks_before_it() -> None:
+    rows = MaskChains.of(np.array([2, 0, 3, 1]))  # the last two chains are cut: nothing stands behind token 4
+    assert list(zip(rows.token.tolist(), rows.depth.tolist(), strict=True)) == [
+        *((0, 0), (1, 0), (2, 0), (3, 0)),
+        *((0, 1), (0, 2), (2, 1)),
+    ]
+    assert rows.visible[2].tolist() == [True, True, True, False, False, False, False]
+    assert rows.visible[5].tolist() == [True, False, False, False, True, True, False]
+    assert rows.visible[6].tolist() == [True, True, True, False, False, False, True]
+    assert rows.predicted(torch.arange(10, 15)[None]).tolist() == [[11, 12, 13, 14, 12, 13, 14]]
+
+
+def test_a_drafter_for_pard_reads_masks_in_a_decode_as_in_its_training(tmp_path: Path) -> None:
+    """One pass of a session over text and masks has the logits of the training's pass for the chain of that token."""
+    recipe = PardCode(vocabulary=300, width=32, heads=2, inner=48, length=32, batch=2, steps=12, drafts=4)
+    done = train("pard", recipe, tmp_path / "pard", {})
+    figures = json.loads((done.folder / "card.json").read_text())["figures"]
+    assert done.finished and list(figures) == ["top1_1", "top1_2", "top1_3", "top1_4"]
+    model = presets.load(str(done.folder), "fp32")
+    assert model.capabilities.pard == recipe.mask and recipe.mask not in model.encode(written(1)[0].text)
+    network = LlamaForCausalLM.from_pretrained(done.folder, dtype=torch.float32)
+    tokens = recipe._rows(np.random.default_rng(1), 1, held_out=True)[:, :13]
+    rows = MaskChains.of(np.array([*[0] * 8, 3, *[0] * 3]))
+    expected = recipe._read(network, tokens, rows)[0, (rows.token == 8)]
+    window = [*tokens[0, :9].tolist(), *[recipe.mask] * 3]
+    cache = model.open(Prompt("x", tokens=tuple(window))).cache()
+    logits = cache.extend(Window(torch.tensor(window), torch.arange(12), 0, None, 4)).logits
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
