@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, WhisperConfig, WhisperForConditionalGeneration
 
-from stridebench.harness.backbones.audio import AudioEncoder
 from stridebench.harness.backbones.base import TYPES, Identity, LayeredAdapter
 from stridebench.harness.backbones.checkpoints import files, sources, transformers_models
+from stridebench.harness.backbones.recordings import AudioEncoder
 from stridebench.harness.backbones.slots import lora as gates
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.lora import Adapter, LowRank

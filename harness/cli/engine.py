@@ -26,8 +26,7 @@ from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.plan.suite import seconds_of
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.registry import ENGINES, TASKS
-from stridebench.reports.history.report import Change, changes
-from stridebench.reports.history.series import Series, read, series
+from stridebench.reports.history.series import Change, Series, changes, read, series
 from stridebench.reports.text_table import Column, TextTable, markdown_lines, number, print_table, word
 
 SUITE = "servers"

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.checkpoints import sources
-from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
 from stridebench.harness.backbones.mesh.bpt import BPT
-from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.fused_mesh import MeshBackbone, read
+from stridebench.harness.backbones.mesh.network import MeshModel
 from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from stridebench.harness.backbones.audio import FRAME
+from stridebench.harness.backbones.recordings import FRAME
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet

@@ -1,4 +1,4 @@
-"""Reads a history, the JSON lines of `stride run --append` and `stride gate nightly`, into series of metrics."""
+"""Reads a history, the JSON lines of `stride run --append` and `stride gate nightly`; series, and their changes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stridebench.harness.errors import UsageError, printable_line
 
@@ -205,3 +209,115 @@ def _night(line: Mapping[str, Any]) -> Night:
     if isinstance(commit, str):
         commit = commit[:12] + ("+" if isinstance(git, dict) and git.get("dirty") else "")
     return Night(str(line["created"]), str(line.get("run", "")), commit if isinstance(commit, str) else None)
+
+
+# Candidates are the change points of ruptures (PELT) with a cost of squared deviations, in units of the noise that the
+# differences of neighbouring nights show. Each is then tested between its neighbours, in two ways:
+# - against noise that goes on for several nights: it explains ``GAIN`` times the variance of the nights around it. In
+#   95 of 100 series without a change no place does, even if neighbouring nights are correlated by 0.6 (AR(1));
+# - against odd nights: in 95 of 100 permutations of these nights no place explains as much.
+# A night's deviation is at least a share of its standard error over prompts (`WITHIN`). The whole error would be too
+# much: it is over prompts drawn anew, and all nights have the same ones, so most of it is common to them.
+# ``python -m tests.power.history`` measures false alarms and power.
+
+
+FEWEST = 8
+"""Nights below which no change is looked for: permutations of fewer are too few to tell one."""
+SHORTEST = 3
+"""Nights on each side of a change: a step is seen on its third night, and one odd night is none."""
+PENALTY = 25.0
+"""Least gain of a candidate in units of the noise's variance: five standard errors."""
+GAIN, SEVERAL = 40.0, 60.0
+"""Least gain in units of the variance around a change: of the only candidate of a series, and of several."""
+PERMUTATIONS, ALPHA = 999, 0.05
+NEGLIGIBLE, WITHIN = 0.002, 0.1
+"""The deviation of a night is at least this share of its value, and this share of its standard error over prompts.
+
+A tenth of the error is what two nights differ by whose prompts agree to a correlation of 0.995.
+"""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step of a series.
+
+    Args:
+        before: mean of the nights since the change before.
+        after: mean of the nights up to the next change.
+    """
+
+    before: float
+    after: float
+    last: Night
+    first: Night
+
+    @property
+    def relative(self) -> float | None:
+        """Return the step as a share of the size before, or None if that is 0."""
+        return (self.after - self.before) / abs(self.before) if self.before else None
+
+    @property
+    def commits(self) -> str:
+        """The range of commits in which the change lies."""
+        return f"{self.last.commit or 'unknown'}..{self.first.commit or 'unknown'}"
+
+
+def changes(series: Series) -> list[Change]:
+    """The change points of a series, in the order of time; none in fewer than eight nights."""
+    values = np.array(series.values, dtype=np.float64)
+    if len(values) < FEWEST:
+        return []
+    floor = max(NEGLIGIBLE * float(np.median(np.abs(values))), WITHIN * series.error, 1e-12)
+    import ruptures  # with scipy's optimisers, which tables of fewer nights do not need
+
+    scaled = (values - np.median(values)) / max(noise(values), floor)
+    search = ruptures.Pelt(model="l2", min_size=SHORTEST, jump=1).fit(scaled[:, None])
+    ends = _tested(values, floor, [0, *search.predict(pen=PENALTY)])
+    parts = [values[begin:end] for begin, end in pairwise(ends)]
+    return [
+        Change(float(left.mean()), float(right.mean()), series.nights[place - 1], series.nights[place])
+        for (left, right), place in zip(pairwise(parts), ends[1:-1], strict=True)
+    ]
+
+
+def noise(values: NDArray[np.float64]) -> float:
+    """Standard deviation of a night, from the median of the absolute differences of neighbours."""
+    return 1.4826 * float(np.median(np.abs(np.diff(values)))) / 2**0.5
+
+
+def _tested(values: NDArray[np.float64], floor: float, ends: list[int]) -> list[int]:
+    """Return the ends of the parts between changes that pass both tests; the weakest candidate is left out first."""
+    while len(ends) > 2:
+        around = [values[begin:end] for begin, end in zip(ends, ends[2:], strict=False)]
+        gains = [
+            float(_gains(nights[None], floor)[0, place - begin - SHORTEST])
+            for nights, begin, place in zip(around, ends, ends[1:], strict=False)
+        ]
+        weakest = int(np.argmin(gains))
+        if gains[weakest] >= (GAIN if len(ends) == 3 else SEVERAL):
+            p = [_p_of_permutations(nights, gain, floor) for nights, gain in zip(around, gains, strict=True)]
+            weakest = int(np.argmax(p))
+            if p[weakest] <= ALPHA:
+                break
+        ends = [*ends[: weakest + 1], *ends[weakest + 2 :]]
+    return ends
+
+
+def _gains(rows: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
+    """Return what a change at each place of each row explains, in units of the variance around it, [rows, places].
+
+    The first place is behind ``SHORTEST`` nights, and the last one before as many. The deviation is at least ``floor``.
+    """
+    n = rows.shape[1]
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    places = np.arange(SHORTEST, n - SHORTEST + 1)
+    explained = np.cumsum(centred, axis=1)[:, places - 1] ** 2 * n / (places * (n - places))
+    rest = (centred**2).sum(axis=1, keepdims=True) - explained
+    gains: NDArray[np.float64] = explained / np.maximum(rest / (n - 2), floor**2)
+    return gains
+
+
+def _p_of_permutations(nights: NDArray[np.float64], gain: float, floor: float) -> float:
+    """Return the share of permutations of the nights with a place that explains as much."""
+    rows = np.random.default_rng(0).permuted(np.tile(nights, (PERMUTATIONS, 1)), axis=1)
+    return float((_gains(rows, floor).max(axis=1) >= gain * (1 - 1e-9)).sum() + 1) / (PERMUTATIONS + 1)

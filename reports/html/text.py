@@ -119,7 +119,17 @@ def plain_list(values: Iterable[Any], digits: int | None = None) -> list[Any]:
 
 
 STATIC = Path(__file__).parent / "static"
-OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js", "runs.js", "follow.js")
+OWN = (
+    "page.css",
+    "theme.js",
+    "summary_table.js",
+    "figures.js",
+    "ribbon.js",
+    "media.js",
+    "samples.js",
+    "runs.js",
+    "follow.js",
+)
 _EXPORT = re.compile(r"\bexport\s*\{([^{}]*)\};?")
 
 

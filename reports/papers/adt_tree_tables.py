@@ -24,7 +24,7 @@ from stridebench.harness.record.store import Store
 from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
-from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
+from stridebench.reports.papers.filled_tables import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, by_group, cycles, plain
 from stridebench.reports.text_table import TextTable, estimate_text, measured_text, number
 

@@ -20,7 +20,7 @@ from stridebench.harness.record.store import Store
 from stridebench.reports.finished_cell import FinishedCell
 from stridebench.reports.papers.charts import ChartData, source
 from stridebench.reports.papers.drawing import sheet
-from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene, scaled, with_options
+from stridebench.reports.papers.filled_tables import PaperFacts, SheetLine, SheetScene, scaled, with_options
 from stridebench.reports.papers.measured import KEYS, CellGroup, MeasuredRun, cycles, fits, plain
 from stridebench.reports.papers.paper_files import model_name, papers, printed
 from stridebench.reports.text_table import UNMEASURED, TextTable, estimate_text, measured_text, number

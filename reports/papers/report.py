@@ -33,7 +33,7 @@ from stridebench.reports.papers import (
 )
 from stridebench.reports.papers.charts import draw_chart, fill_sheet
 from stridebench.reports.papers.drawing import FIGURES, SHEETS
-from stridebench.reports.papers.engine import PICTURES, PaperFacts, fill
+from stridebench.reports.papers.filled_tables import PICTURES, PaperFacts, fill
 from stridebench.reports.papers.measured import MeasuredRun, measured
 from stridebench.reports.papers.paper_files import Contents, papers, printed, reports
 from stridebench.reports.papers.paper_items import Item, items

@@ -19,7 +19,7 @@ from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.store import Store
 from stridebench.reports.finished_cell import FinishedCell, token_ms
 from stridebench.reports.papers.drawing import sheet
-from stridebench.reports.papers.engine import PaperFacts, SheetLine, SheetScene
+from stridebench.reports.papers.filled_tables import PaperFacts, SheetLine, SheetScene
 from stridebench.reports.papers.measured import KEYS, MeasuredRun, decoded, fits, plain
 from stridebench.reports.papers.paper_files import model_name, printed, published
 from stridebench.reports.summary import metric_interval

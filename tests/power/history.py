@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stridebench.reports.history.report import changes
-from stridebench.reports.history.series import Night, Series
+from stridebench.reports.history.series import Night, Series, changes
 from tests.results import document, save
 
 LEVEL, DEVIATION, STEP, RUNS = 0.6, 0.012, 5.0, 400

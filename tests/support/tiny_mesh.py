@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stridebench.harness.backbones.mesh.adapter import MeshBackbone
-from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
+from stridebench.harness.backbones.mesh.fused_mesh import MeshBackbone
+from stridebench.harness.backbones.mesh.network import MeshModel, MeshSizes
 from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.synthetic import furniture, shapes
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.mesh.bpt import Conditioner, EncoderSizes, heads_of, joined
-from stridebench.harness.backbones.mesh.model import angles, turn
+from stridebench.harness.backbones.mesh.network import angles, turn
 from stridebench.harness.backbones.slots.net import Slots, check_kept, check_window
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.errors import OutputError

@@ -19,7 +19,7 @@ from stridebench.harness.backbones.checkpoints import components, files, sources
 from stridebench.harness.backbones.mesh import bpt, bpt_tokens, deepmesh
 from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
 from stridebench.harness.backbones.mesh.deepmesh import Conditioned, HourglassCache
-from stridebench.harness.backbones.mesh.model import PointCloudAdapter
+from stridebench.harness.backbones.mesh.network import PointCloudAdapter
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.net import check_kept, check_window
 from stridebench.harness.core.backbone import EncodedPrompt, TiedEmbeddings

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
+from stridebench.harness.backbones.mesh.fused_mesh import MeshBackbone, read
+from stridebench.harness.backbones.mesh.network import MeshModel, MeshSizes
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import OutputError

@@ -10,8 +10,7 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.reports.history import report
-from stridebench.reports.history.report import Change, changes
-from stridebench.reports.history.series import Series, read, series
+from stridebench.reports.history.series import Change, Series, changes, read, series
 from tests.power import history as power
 from tests.support.nights import line, noisy, write
 

@@ -29,7 +29,7 @@ from stridebench.reports.papers import cross_regression as papers_cross_energies
 from stridebench.reports.papers import report
 from stridebench.reports.papers.cross_regression import energies, parameters
 from stridebench.reports.papers.drawing import FIGURES
-from stridebench.reports.papers.engine import lines_of
+from stridebench.reports.papers.filled_tables import lines_of
 from stridebench.reports.papers.paper_files import papers, printed
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import assert_page, frame_of, run_of

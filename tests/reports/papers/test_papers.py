@@ -19,7 +19,7 @@ from stridebench.harness.plan import resolve
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.record.entries import GridEntry
 from stridebench.harness.record.metrics import METRICS, totals, value
-from stridebench.reports.papers import drawing, engine, paper_files, report
+from stridebench.reports.papers import drawing, filled_tables, paper_files, report
 from stridebench.reports.papers import sjdpp_maps as maps
 from stridebench.reports.papers.drawing import legend
 from stridebench.reports.papers.measured import measured, scorer_notes
@@ -76,7 +76,7 @@ def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -
         return  # a line a printed figure; see test_cross_regression
     titles = {quantity.title for quantity in table.layout.quantities if "printed" in quantity.sides}
     assert {*table.layout.labels, *titles} == set(table.rows.columns) - {"notes"}
-    lines = engine.lines_of(table)
+    lines = filled_tables.lines_of(table)
     assert all(line.selection for line in lines) and len(lines) >= len(table.rows.drop_duplicates(table.layout.labels))
 
 
@@ -174,7 +174,7 @@ def test_forced_tokens_are_left_out_of_log_probabilities() -> None:
 def test_values_are_paired_only_where_the_pairing_is_unambiguous(
     printed_values: list[int], measured_values: list[int], pairs: dict[int, int]
 ) -> None:
-    assert engine.pair(printed_values, measured_values) == pairs
+    assert filled_tables.pair(printed_values, measured_values) == pairs
 
 
 def test_the_first_cell_that_fits_is_found() -> None:

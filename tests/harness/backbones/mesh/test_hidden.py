@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.adapter import MeshBackbone
+from stridebench.harness.backbones.mesh.fused_mesh import MeshBackbone
 from stridebench.harness.backbones.mesh.published import PointMesh
 from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone

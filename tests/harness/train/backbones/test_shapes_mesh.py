@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.model import MeshModel
+from stridebench.harness.backbones.mesh.network import MeshModel
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import furniture
 from stridebench.harness.train.backbones.shapes_mesh import SKIP, ShapesMesh, batched, cross_entropy, sampled

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from stridebench.harness.backbones.mesh.adapter import read
-from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes
+from stridebench.harness.backbones.mesh.fused_mesh import read
+from stridebench.harness.backbones.mesh.network import MeshModel, MeshSizes
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws

@@ -18,7 +18,7 @@ from torch.nn import functional
 from stridebench.harness.backbones.base import TYPES, Identity
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.model import (
+from stridebench.harness.backbones.mesh.network import (
     EPS,
     NOWHERE,
     MeshBlock,

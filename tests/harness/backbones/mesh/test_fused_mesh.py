@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from stridebench.harness.backbones.checkpoints import sources
 from stridebench.harness.backbones.mesh import bpt_tokens
-from stridebench.harness.backbones.mesh.adapter import MeshBackbone, read
-from stridebench.harness.backbones.mesh.model import MeshModel, MeshSizes, facing_rows
+from stridebench.harness.backbones.mesh.fused_mesh import MeshBackbone, read
+from stridebench.harness.backbones.mesh.network import MeshModel, MeshSizes, facing_rows
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.core.cache import Window
