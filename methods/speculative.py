@@ -202,7 +202,7 @@ class Speculative(Method[ModelDrafter]):
             *verifiers,
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),
-            cls("toy", 3, mask=0),
+            cls("toy", 3, mask="pard"),
             cls("toy", 3, "block", "conf:0.6", mask=1),
             *lossy,
             *(cls("toy", 3, acceptance=rule) for rule in ("fly:1,0.3", "fly:2,0.3")),

@@ -159,25 +159,25 @@ class Tabular(EnumerableBackbone):
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         super().__init__(name, params)
-        values = self._values
-        grid = _grid(values["grid"], self.vocabulary)
+        grid = _grid(self._values["grid"], self.vocabulary)
         vectors = None if grid is None or grid.ids is None else noise(0, self._seed, 2 * len(grid.ids)).view(-1, 2)
         self.capabilities = Capabilities(
             self.vocabulary,
-            int(values["context"]),
-            frozenset(int(token) for token in values["eos"]),
+            int(self._values["context"]),
+            frozenset(int(token) for token in self._values["eos"]),
             self.meets(params),
             grid,
             vectors,
             LAYERS,
             WIDTH,
             condition=WIDTH,
-            guidance=float(values["guidance"]),
+            guidance=float(self._values["guidance"]),
+            pard=0,
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
         self.letters = [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
         self._original = self
-        self.state = str(values["state"])
+        self.state = str(self._values["state"])
         self.blocks: dict[tuple[int, ...], list[int]] = {}
         if self.state not in ("", *STATES):
             raise UsageError(f"the tabular backbone's state is {self.state!r}; choose one of {', '.join(STATES)}")

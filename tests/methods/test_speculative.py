@@ -99,6 +99,9 @@ def test_a_drafter_for_pard_names_its_own_mask() -> None:
     session.capabilities = replace(session.capabilities, pard=2)
     assert Speculative("toy", 3, mask="pard").start(run).mask == 2
     assert Speculative("toy", 3).start(run).mask is None, "it stays a model that proposes a token a pass"
+    session.capabilities = replace(session.capabilities, pard=None)
+    with pytest.raises(UsageError, match=r"the drafter toy has no pard_token in its config\.json; take one"):
+        Speculative("toy", 3, mask="pard").start(run)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -121,7 +124,6 @@ def test_the_drafter_reads_the_same_text_after_masks_left_its_cache(temperature:
         ({"mask": -1}, "mask is -1 and drafter toy; give an id"),
         ({"mask": 4}, r"mask is 4, and the drafter toy has the ids below 4; give the pard_token"),
         ({"mask": 1, "drafter": "toy:vocab=tli"}, "a drafter that has the target's vocabulary"),
-        ({"mask": "pard"}, "the drafter toy has no pard_token in its config.json; take one that was tuned for PARD"),
     ],
 )
 def test_a_wrong_mask_is_an_error(params: dict[str, Any], message: str) -> None:
