@@ -26,6 +26,11 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 
+END = -1
+"""Stands behind each output of an earlier prompt; it is no token, so nothing is matched across two outputs."""
+REMEMBERED = 10_000
+"""The newest tokens of earlier outputs, which `suffix` searches in 0.2 ms a step; older ones are forgotten."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -96,6 +101,11 @@ class Run:
     def memory(self) -> Sequence[Sequence[int]]:
         """Return the outputs of earlier prompts, oldest first; empty unless the method `remembers`."""
         return self.models.memory
+
+    @property
+    def remembered(self) -> list[int]:
+        """Return the newest tokens of `memory`, with `END` behind each output."""
+        return [token for output in self.memory for token in (*output, END)][-REMEMBERED:]
 
     @property
     def slot(self) -> Slot | None:
