@@ -17,7 +17,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import MOST_PROBABLE_SIBLINGS, DraftLength
+from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.drafters.eagle.static_tree import (
     DEEPEST,
     DROPPED_FOR_ITS_PROBABILITY,
@@ -25,6 +25,7 @@ from stridebench.methods.drafters.eagle.static_tree import (
     StaticDrafter,
     grow_static,
 )
+from stridebench.methods.drafters.tree_shapes import MOST_PROBABLE_SIBLINGS
 from stridebench.methods.verifiers.block import (
     DIVIDED_BY_REFUSED_MASS,
     RATIO_CAPPED_ONCE,

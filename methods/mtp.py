@@ -19,8 +19,9 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import MOST_PROBABLE_SIBLINGS, DraftLength
+from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.drafters.eagle.static_tree import DROPPED_FOR_ITS_PROBABILITY, StaticDrafter, grow_static
+from stridebench.methods.drafters.tree_shapes import MOST_PROBABLE_SIBLINGS
 from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET
 

@@ -24,9 +24,8 @@ from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import siblings
 from stridebench.methods.drafters.jacobi_window import VERTICAL, Init, JacobiWindow, carry_over
-from stridebench.methods.drafters.tree_shapes import branching
+from stridebench.methods.drafters.tree_shapes import branching, siblings
 from stridebench.methods.verifiers.tree import EARLIER_SIBLINGS_FORGOTTEN, repeats, verify_multi_step
 
 

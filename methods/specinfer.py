@@ -18,7 +18,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import (
+from stridebench.methods.drafters.tree_shapes import (
     EARLIER_SIBLINGS_NOT_REMOVED,
     MOST_PROBABLE_SIBLINGS,
     SIBLINGS_SORTED_BY_CONFIDENCE,

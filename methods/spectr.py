@@ -16,7 +16,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import BranchingDrafter
+from stridebench.methods.drafters.tree_shapes import BranchingDrafter
 from stridebench.methods.verifiers.k_seq import (
     K_SEQ_CORRECTION_FROM_TARGET,
     K_SEQ_RESIDUAL_OF_ONE,

@@ -22,9 +22,12 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import (
+    DROPPED_FOR_ITS_DOUBT,
     DROPPED_FOR_ITS_PROBABILITY,
+    HEAD_FILES,
     MOST_PROBABLE_DRAFTS,
     OTHER_PROBS_RECORDED,
+    AcceptanceHead,
     DraftLength,
     ModelDrafter,
 )
@@ -65,13 +68,17 @@ class Speculative(Method[ModelDrafter]):
         policy: where a draft ends. ``conf:t`` ends it before a position whose most probable token has less than t.
             ``keep:t`` ends it behind a token of less than t. ``p_min:t`` is ``conf`` with the most probable tokens as
             drafts. ``entropy`` ends it before a position of high entropy. ``ema`` drafts one more than was accepted
-            lately. ``table:1=8,4=3`` is for batches: 8 tokens for one decode, 3 from four on.
+            lately. ``table:1=8,4=3`` is for batches: 8 tokens for one decode, 3 from four on. ``head:t`` ends it
+            behind a token if one of those before is rejected with a probability above t, as ``head`` predicts; gamma
+            is 20 in the paper.
         acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
             ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1``, ``fly:6,0.3`` (see
             `LossyRule`). The window of ``fly`` is never longer than gamma - 1.
         mask: an id that the drafter was tuned to fill: one pass over gamma - 1 copies behind the text proposes all
             drafts, each independent of the others. ``pard`` is the ``pard_token`` of the drafter's config.json, as
             PARD's drafters have it. Without a mask, a pass proposes one draft.
+        head: the folder of the acceptance head of policy ``head``, as SpecDec++ saves it, for the last hidden rows of
+            this drafter. No recipe trains one.
     """
 
     drafter: str = "self"
@@ -80,6 +87,7 @@ class Speculative(Method[ModelDrafter]):
     policy: str = ""
     acceptance: str = "exact"
     mask: int | Literal["pard"] | None = None
+    head: str = ""
 
     source = "arXiv:2211.17192, Algorithm 1"
     exact_at = "acceptance = exact, mixture:1, thresholds:1,1, or fly above ln 3 nats"
@@ -90,6 +98,7 @@ class Speculative(Method[ModelDrafter]):
         OTHER_PROBS_RECORDED,
         MOST_PROBABLE_DRAFTS,
         DROPPED_FOR_ITS_PROBABILITY,
+        DROPPED_FOR_ITS_DOUBT,
         RATIO_CAPPED_ONCE,
         STOP_WITH_TOKEN_RESIDUAL,
         COMPARED_WITH_NEIGHBOUR,
@@ -111,6 +120,11 @@ class Speculative(Method[ModelDrafter]):
                 f"speculative: mask is {self.mask} and drafter {self.drafter}; give an id of a drafter that has the "
                 f"target's vocabulary"
             )
+        if (self._length().name == "head") != bool(self.head) or (self.head and self.mask is not None):
+            raise UsageError(
+                f"speculative: policy is {self.policy!r}, head {self.head!r} and mask {self.mask}; give policy "
+                f"head:0.3 and head=FOLDER together, without a mask, and {HEAD_FILES}"
+            )
         if self.acceptance != "exact":
             name = LossyRule.of("speculative", self.acceptance).name
             if self.verifier != "token":
@@ -127,10 +141,14 @@ class Speculative(Method[ModelDrafter]):
         return Claim.DECLARED if rule.declares else Claim.APPROXIMATE
 
     def _length(self) -> DraftLength:
-        return DraftLength.of("speculative", self.policy, self.gamma)
+        return DraftLength.of("speculative", self.policy, self.gamma, has_head=True)
+
+    @property
+    def components(self) -> Sequence[tuple[str, str]]:
+        return [("acceptance head", self.head)] if self.head else []
 
     def start(self, run: Run) -> ModelDrafter:
-        session = run.open(self.drafter)
+        session = run.open(self.drafter, taps=(-1,) if self.head else ())
         mask = session.capabilities.pard if self.mask == "pard" else self.mask
         if self.mask == "pard" and mask is None:
             raise UsageError(
@@ -142,7 +160,9 @@ class Speculative(Method[ModelDrafter]):
                 f"speculative: mask is {mask}, and the drafter {self.drafter} has the ids below "
                 f"{session.capabilities.vocabulary}; give the pard_token of its config.json"
             )
-        return ModelDrafter(session, self.gamma, self._length(), self.verifier == "coupled", mask)
+        if self.head:
+            AcceptanceHead.open(run, self.head, session)  # so that a wrong one is an error before the first step
+        return ModelDrafter(session, self.gamma, self._length(), self.verifier == "coupled", mask, self.head)
 
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
@@ -181,12 +201,17 @@ class Speculative(Method[ModelDrafter]):
     def _settings(self, drawn: bool) -> Sequence[Speculative]:
         """Return every length, and policies up to the longest; at T = 0 all verifiers keep the same drafts."""
         longest = max(self.gamma, FORESEEN)
-        fixed = [replace(self, gamma=gamma, policy="", verifier="token") for gamma in range(1, longest + 1)]
+        fixed = [replace(self, gamma=gamma, policy="", head="", verifier="token") for gamma in range(1, longest + 1)]
         ruled = [replace(fixed[-1], policy=policy) for policy in FORESEEN_POLICIES]
         if not drawn:
             return (*fixed, *ruled)
         blocks = [replace(one, verifier="block") for one in (*fixed[1:], *ruled) if one._length().name != "p_min"]
-        return (*fixed, *ruled, *blocks, *(replace(self, policy="", verifier=name) for name in ("match", "coupled")))
+        return (
+            *fixed,
+            *ruled,
+            *blocks,
+            *(replace(self, policy="", head="", verifier=name) for name in ("match", "coupled")),
+        )
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:
@@ -202,6 +227,7 @@ class Speculative(Method[ModelDrafter]):
             *verifiers,
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),
+            cls("toy", 4, "block", "head:0.6", head="toy"),
             cls("toy", 3, mask="pard"),
             cls("toy", 3, "block", "conf:0.6", mask=1),
             *lossy,

@@ -12,22 +12,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import torch
 
 from stridebench.harness.core.draft import Acceptance, Draft
-from stridebench.harness.core.method import Claim, Method
-from stridebench.harness.core.run import Run
-from stridebench.harness.errors import UsageError
+from stridebench.harness.core.method import Claim, Memory, Method
+from stridebench.harness.core.run import END, Run
+from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET, verify_chain
-
-END = -1
-"""Stands behind each earlier output; it is no token, so nothing is matched across two outputs."""
-
-REMEMBERED = 10_000
-"""The newest tokens of earlier outputs, which a step searches in 0.2 ms; older ones are forgotten."""
 
 
 @dataclass
@@ -40,7 +35,7 @@ class SuffixDrafter:
         min_prob: a draft ends before its estimated probability falls below this.
         depth: longest suffix and draft together.
         policy: of the length, up to ``length``.
-        earlier: outputs of earlier prompts, each with `END` behind it.
+        earlier: outputs of earlier prompts, each with `END` behind it (`Run.remembered`).
         places: the index behind each occurrence, by token.
         earlier_places: the same in ``earlier``.
         read: number of tokens read so far.
@@ -133,7 +128,7 @@ class Suffix(Method[SuffixDrafter]):
     min_prob: float = 0.1
     depth: int = 64
     policy: str = ""
-    memory: str = "prompt"
+    memory: Memory = "prompt"
 
     claim = Claim.SAME_LAW
     source = "arXiv:2411.04975, section 4, linear drafts of the trees of one request and of earlier ones"
@@ -146,21 +141,14 @@ class Suffix(Method[SuffixDrafter]):
             raise UsageError(
                 f"suffix: factor {self.factor:g}, min_prob {self.min_prob:g}; give a factor above 0 and a probability"
             )
-        if self.memory not in ("prompt", "run"):
-            raise UsageError(f"suffix: memory is {self.memory!r}; known: prompt, run")
+        one_of("suffix", "memory", self.memory, get_args(Memory))
         self._policy()
-
-    @property
-    def remembers(self) -> bool:
-        return self.memory == "run"
 
     def _policy(self) -> DraftLength:
         return DraftLength.of("suffix", self.policy, self.length, has_law=False)
 
     def start(self, run: Run) -> SuffixDrafter:
-        earlier = [token for output in run.memory for token in (*output, END)]
-        newest = earlier[-REMEMBERED:]
-        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth, self._policy(), newest)
+        return SuffixDrafter(self.length, self.factor, self.min_prob, self.depth, self._policy(), run.remembered)
 
     def step(self, run: Run, state: SuffixDrafter) -> Acceptance:
         draft = state.propose(run)

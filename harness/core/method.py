@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from stridebench.harness.core.capabilities import Requirement, Tap
 from stridebench.harness.errors import printable_line
@@ -35,6 +35,10 @@ class Claim(Enum):
     def lossless(self) -> bool:
         """Return whether the output is that of the target, at T = 0 at least."""
         return self in (Claim.SAME_LAW, Claim.SAME_GREEDY)
+
+
+Memory = Literal["prompt", "run"]
+"""The field ``memory`` of a method that copies: from one prompt and its output, or from earlier outputs too."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ class Method(ABC, Generic[S]):
 
     @property
     def remembers(self) -> bool:
-        """Return whether its drafts depend on the outputs of earlier prompts (`Run.memory`)."""
-        return False
+        """Return whether its drafts depend on the outputs of earlier prompts (`Run.memory`): if ``memory`` is "run"."""
+        return vars(self).get("memory") == "run"
 
     def drafters(self) -> Sequence[str]:
         """Return the names of the models that it opens as drafters; by default its field ``drafter``, if any."""

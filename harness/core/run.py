@@ -15,7 +15,7 @@ from stridebench.harness.core.backbone import Backbone, TiedEmbeddings
 from stridebench.harness.core.batch import Slot
 from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.canvas import Canvas
-from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.capabilities import Capabilities, Tap
 from stridebench.harness.core.clock import Stopwatch
 from stridebench.harness.core.costs import Costs
 from stridebench.harness.core.draft import Draft
@@ -25,6 +25,11 @@ from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
+
+END = -1
+"""Stands behind each output of an earlier prompt; it is no token, so nothing is matched across two outputs."""
+REMEMBERED = 10_000
+"""The newest tokens of earlier outputs, which `suffix` searches in 0.2 ms a step; older ones are forgotten."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,6 +103,11 @@ class Run:
         return self.models.memory
 
     @property
+    def remembered(self) -> list[int]:
+        """Return the newest tokens of `memory`, with `END` behind each output."""
+        return [token for output in self.memory for token in (*output, END)][-REMEMBERED:]
+
+    @property
     def slot(self) -> Slot | None:
         """Return the place of this decode in a batch, or None if it decodes alone."""
         return self.models.slot
@@ -149,14 +159,19 @@ class Run:
         """Return the last token so far, the prompt's included."""
         return torch.tensor(self.target.tokens[-1:], device=self.target.device)
 
-    def open(self, name: str, shrink: int = 1) -> Session:
+    def open(self, name: str, shrink: int = 1, taps: Sequence[Tap] = ()) -> Session:
         """Return a drafter's session on the same prompt, prefilled; the same one for the same name.
 
         Args:
             shrink: its pictures must be 1/shrink as high and wide. A toy is made of that size.
+            taps: the layers whose hidden rows the method reads.
+
+        Raises:
+            UsageError: the drafter has no such layers, or serves no hidden rows.
         """
         if name not in self.opened:
             self.opened[name] = self.models.drafter(name, shrink)
+            self.opened[name].tap(taps)
             self.opened[name].prefill()
         return self.opened[name]
 

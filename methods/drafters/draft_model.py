@@ -3,31 +3,32 @@
 Sources of the policies: `keep`, Mamou et al. 2024 (DISCO), arXiv:2405.04304, with a threshold for a classifier, as in
 transformers' ``ConfidenceCriteria``; `conf`, vLLM's ``draft_confidence_threshold``; `p_min`, llama.cpp; `entropy`,
 Agrawal et al. 2024 (AdaEDL), arXiv:2410.18351; `ema`, SGLang's adaptive number of steps; `table`, vLLM's
-``num_speculative_tokens_per_batch_size``.
+``num_speculative_tokens_per_batch_size``; `head`, Huang et al. 2024 (SpecDec++), arXiv:2405.19715, Algorithm 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from stridebench.harness.core.draft import Acceptance, Draft
-from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.methods.drafters.tree_shapes import TreeShape, branching
-from stridebench.methods.verifiers.tree import repeats, trie
+from stridebench.methods.drafters import checkpoint
 
-POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2, "table": 1.0}
+POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2, "table": 1.0, "head": 0.3}
 """Policies of the length of a draft, and the number of each unless it is given, as in ``conf:0.6``."""
 BY_LAW = ("conf", "keep", "p_min", "entropy")
 """Policies that read the drafter's distribution."""
@@ -59,11 +60,12 @@ class DraftLength:
     rate: float = 0.0
 
     @classmethod
-    def of(cls, method: str, policy: str, most: int, has_law: bool = True) -> DraftLength:
+    def of(cls, method: str, policy: str, most: int, has_law: bool = True, has_head: bool = False) -> DraftLength:
         """Return the policy ``NAME`` or ``NAME:NUMBER``; ``table:1=8,4=3`` lists batch sizes and most tokens.
 
         Args:
             has_law: false for drafters that propose point masses.
+            has_head: whether the method has a head that reads the drafter's rows.
 
         Raises:
             UsageError: there is no such policy, its number is out of range, or it needs a distribution.
@@ -76,6 +78,8 @@ class DraftLength:
                 f"{method}: policy {name} reads the drafter's distribution, and copied tokens have none; take "
                 f"{' or '.join(other for other in POLICIES if other not in BY_LAW)}"
             )
+        if name == "head" and not has_head:
+            raise UsageError(f"{method}: policy head is one of speculative's; take ema or table, or conf if it has q")
         if name == "table":
             return cls(name, steps=_steps(method, policy, number))
         value = _share(method, policy, number) if number else POLICIES.get(name, 0.0)
@@ -98,9 +102,15 @@ class DraftLength:
         """Return whether no token is drawn from this distribution (m = 1 if so); reads it on its device."""
         return self.name in BEFORE and bool(BEFORE[self.name](law) < self.threshold)
 
-    def ends_behind(self, law: Float[Tensor, "m V"], x: Int[Tensor, " n"]) -> bool:
-        """Return whether ``x`` is the last token (m = n = 1 if so); reads its probability on its device."""
-        return self.name == "keep" and bool(law[0, x] < self.threshold)
+    def ends_behind(self, law: Float[Tensor, "m V"], x: Int[Tensor, " n"], kept: float = 1.0) -> bool:
+        """Return whether ``x`` is the last token (m = n = 1 if so); reads its probability on its device.
+
+        Args:
+            kept: probability that all drafts before ``x`` are accepted, by a head that has not read ``x``.
+        """
+        return (self.name == "keep" and bool(law[0, x] < self.threshold)) or (
+            self.name == "head" and 1 - kept > self.threshold
+        )
 
     def follow(self, drafted: int, acceptance: Acceptance) -> None:
         """Learn from a step; reads its acceptance if the policy learns."""
@@ -152,6 +162,88 @@ def _steps(method: str, policy: str, table: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((int(decodes), int(tokens)) for decodes, tokens in pairs))
 
 
+class AcceptanceHead(nn.Module):
+    """The probability that a drafted token is accepted if those before it are, from the drafter's last row at it.
+
+    Blocks of x + SiLU(W x + b), and two logits, of which the second one is that of acceptance.
+
+    Args:
+        width: E.
+        layers: blocks; the released head has three, which share one W.
+
+    Source: Huang et al. 2024, arXiv:2405.19715, section 4.
+    """
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.last = nn.Linear(width, 2)
+
+    def forward(self, row: Float[Tensor, " E"]) -> Float[Tensor, ""]:
+        """Return the probability."""
+        row = row.to(self.last.weight.dtype)
+        for block in self.blocks:
+            row = row + functional.silu(block(row))
+        logits: Tensor = self.last(row)
+        return logits.softmax(0)[1]
+
+    @classmethod
+    def open(cls, run: Run, name: str, session: Session) -> AcceptanceHead:
+        """Return the head of this name for the drafter of a session, read once for all prompts.
+
+        Raises:
+            WeightsError: it is not there, damaged, or for rows of another width.
+        """
+        return acceptance_head(run.component("acceptance head", name), session.capabilities.width, session.device)
+
+    @classmethod
+    def load(cls, folder: Path) -> AcceptanceHead:
+        """Read a head in the layout of hacky/acchead-llama2-chat-7bx70b; a block that is not stored is the first one.
+
+        Raises:
+            WeightsError: the folder holds something else.
+        """
+        file = folder / "config.json"
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+            head = cls(int(config["hidden_size"]), layers := int(config.get("num_layers", 0)))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise WeightsError(f"{file} is not that of an acceptance head ({error!r:.100}); {HEAD_FILES}") from error
+        state = checkpoint.tensors(folder)
+        names = {f"last.{leaf}": f"model.{layers}.{leaf}" for leaf in ("weight", "bias")}
+        for block in range(layers):
+            stored = block if any(key.startswith(f"model.{block}.") for key in state) else 0
+            names |= {f"blocks.{block}.{leaf}": f"model.{stored}.linear.{leaf}" for leaf in ("weight", "bias")}
+        others = {key: value for key, value in state.items() if key not in names.values()}
+        own = {key: state[name] for key, name in names.items() if name in state}
+        checkpoint.fill(folder, head, own | others, names)
+        return head.eval().requires_grad_(False)
+
+
+HEAD_FILES = (
+    "put config.json with hidden_size and num_layers into the folder, and model.safetensors or pytorch_model.bin with "
+    "the tensors model.0.linear.weight and so on, as SpecDec++ saves them"
+)
+
+
+@lru_cache(maxsize=4)
+def acceptance_head(folder: Path | None, width: int, device: torch.device) -> AcceptanceHead:
+    """Return the head in a folder, or a toy's, for rows of this width; see `AcceptanceHead.open`."""
+    if folder is not None:
+        head = AcceptanceHead.load(folder)
+        if head.last.in_features != width:
+            raise WeightsError(
+                f"the acceptance head in {folder} reads rows of width {head.last.in_features}, and those of the "
+                f"drafter have {width}: take the head that was trained for this drafter"
+            )
+        return head.to(device)
+    head = AcceptanceHead(width, 1).double().requires_grad_(False)
+    head.last.bias.zero_()
+    for weight in (*head.blocks.parameters(), head.last.weight):
+        weight.copy_(torch.arange(1, 1 + weight.numel(), dtype=weight.dtype).square().sin().view(weight.shape))
+    return head
+
+
 @dataclass
 class ModelDrafter:
     """Draws ``gamma`` tokens from a drafter's distribution, warped as the target's.
@@ -161,6 +253,7 @@ class ModelDrafter:
         length: ends a draft before that. By `p_min` the most probable tokens are drafted, as point masses.
         coupled: draw by the clocks of each position, as a target does that is verified by them.
         mask: the id whose copies the drafter fills, all drafts in one pass; or None for a pass each.
+        head: name of the head of policy `head`, whose first look is at the second pass, which reads the first draft.
     """
 
     session: Session
@@ -168,22 +261,28 @@ class ModelDrafter:
     length: DraftLength = field(default_factory=DraftLength)
     coupled: bool = False
     mask: int | None = None
+    head: str = ""
 
     def propose(self, run: Run) -> Draft:
         """Draw a chain of drafts; the whole distribution of each is kept."""
         self.session.sync(run.target.tokens)
-        tokens, probs = [], []
+        tokens: list[Tensor] = []
+        probs: list[Tensor] = []
+        kept = 1.0
+        head = AcceptanceHead.open(run, self.head, self.session) if self.head else None
         room = self.session.capabilities.context - len(self.session)
         for logits in self._rows(min(self.length.limit(run, self.gamma), run.room - 1, room)):
             q = run.probs(logits)
             law = self.length.law(run, logits, q)
             if self.length.ends_before(law):
                 break
+            if head is not None and tokens:
+                kept *= float(head(self.session.newest[-1, 0, 0]))
             x = self._token(run, q)
             self.session.append(x)
             tokens.append(x)
             probs.append(q)
-            if self.length.ends_behind(law, x):
+            if self.length.ends_behind(law, x, kept):
                 break
         if not tokens:
             return run.nothing
@@ -281,95 +380,13 @@ MOST_PROBABLE_DRAFTS = Mutant(
 )
 DROPPED_FOR_ITS_PROBABILITY = Mutant(
     f"{__name__}:ModelDrafter.propose",
-    "if self.length.ends_behind(law, x):",
-    "if self.length.ends_behind(law, x) and (tokens.pop(), probs.pop()):",
+    "if self.length.ends_behind(law, x, kept):",
+    "if self.length.ends_behind(law, x, kept) and (tokens.pop(), probs.pop()):",
     "a drawn token is dropped because it is improbable",
 )
-
-
-class Siblings(NamedTuple):
-    """Children of n nodes, in the order of their drawing, and the distribution of each given those before it."""
-
-    tokens: Int[Tensor, "n w"]
-    probs: Float[Tensor, "n w V"]
-
-
-def siblings(q: Float[Tensor, "n V"], count: int, draws: Draws, replacement: bool) -> Siblings:
-    """Draw ``count`` tokens from each row; without replacement a row that runs out goes on with point masses, by id."""
-    if replacement:
-        probs = q.repeat_interleave(count, 0)
-        return Siblings(draws.categorical(probs, "draft").view(-1, count), probs.view(-1, count, q.shape[1]))
-    tokens = draws.distinct(q, count, "draft")
-    drawn = torch.zeros_like(q)[:, None].expand(-1, count, -1).scatter(2, tokens[:, :, None], 1.0)
-    left = q[:, None].where(drawn.cumsum(1) - drawn == 0, 0.0)
-    mass = left.sum(2, keepdim=True)
-    return Siblings(tokens, torch.where(mass > 0, left / mass, drawn))
-
-
-@dataclass
-class BranchingDrafter:
-    """Grows a tree in as many passes of each drafter as it has levels.
-
-    Args:
-        widths: w of each level.
-        continuations: k, which are merged as far as they begin alike; 0 for a tree.
-        shape: of the last tree, with all drafters' nodes.
-    """
-
-    sessions: list[Session]
-    widths: tuple[int, ...]
-    replacement: bool
-    continuations: int = 0
-    shape: TreeShape = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._whole = branching([width * len(self.sessions) for width in self.widths]).on(self.sessions[0].device)
-        self.shape = self._whole
-
-    def propose(self, run: Run) -> Draft:
-        """Return the tree, its levels cut to the room that is left; no child is dropped or moved for its value."""
-        for session in self.sessions:
-            session.sync(run.target.tokens)
-        room = min(run.space, *(session.capabilities.context - len(session) for session in self.sessions))
-        self.shape = self._whole.cut(run.room - 1, room)
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
-        parents = torch.split(self.shape.parents, list(self.shape.sizes))
-        for level, width in enumerate(self.widths[: len(parents)]):
-            above = Draft(tokens[-1], parents=parents[level - 1]) if level else None
-            drawn = [self._drawn(run, session, above, width) for session in self.sessions]
-            tokens.append(torch.cat([children.tokens for children in drawn], 1).reshape(-1))
-            probs.append(torch.cat([children.probs for children in drawn], 1).flatten(0, 1))
-        return self._joined(tokens, probs) if tokens else run.nothing
-
-    def _drawn(self, run: Run, session: Session, above: Draft | None, width: int) -> Siblings:
-        logits = session.forward() if above is None else session.grow(above)
-        return siblings(run.probs(logits), width, run.draws, self.replacement)
-
-    def _joined(self, tokens: Sequence[Tensor], probs: Sequence[Tensor]) -> Draft:
-        ids, parents = torch.cat(list(tokens)), self.shape.parents
-        if self.continuations:
-            parents, first = trie(ids.view(-1, self.continuations))
-            repeated = first != torch.arange(len(ids), device=first.device)
-            return Draft(ids, torch.cat(list(probs)), parents, repeats=repeated)
-        return Draft(ids, torch.cat(list(probs)), parents, repeats=repeats(ids, parents))
-
-
-EARLIER_SIBLINGS_NOT_REMOVED = Mutant(
-    f"{__name__}:siblings",
-    "left = q[:, None].where(drawn.cumsum(1) - drawn == 0, 0.0)",
-    "left = q[:, None].expand_as(drawn)",
-    "siblings without replacement are recorded with the whole distribution",
-)
-MOST_PROBABLE_SIBLINGS = Mutant(
-    f"{__name__}:siblings",
-    'draws.distinct(q, count, "draft")',
-    "q.topk(count).indices",
-    "the ratio test on the k best tokens, which nobody drew",
-)
-SIBLINGS_SORTED_BY_CONFIDENCE = Mutant(
-    f"{__name__}:siblings",
-    'draws.distinct(q, count, "draft")',
-    '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
-    "sampled siblings are put in the order of their confidence",
+DROPPED_FOR_ITS_DOUBT = Mutant(
+    f"{__name__}:ModelDrafter.propose",
+    "if self.length.ends_behind(law, x, kept):",
+    "if self.length.ends_behind(law, x, kept) and (tokens := tokens[:-2], probs := probs[:-2]):",
+    "the drawn token that the head doubts is dropped, and the one behind it",
 )

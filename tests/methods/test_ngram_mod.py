@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.methods import ngram_mod
@@ -15,8 +18,11 @@ from stridebench.methods.ngram_mod import NgramMod
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 
 
-def copied(method: NgramMod, tokens: tuple[int, ...], budget: int = 400) -> list[int]:
-    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+def copied(
+    method: NgramMod, tokens: tuple[int, ...], budget: int = 400, memory: Sequence[Sequence[int]] = ()
+) -> list[int]:
+    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
+    run = Run.of(models, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
     drafted: list[int] = method.start(run).propose(run).tokens.tolist()
     return drafted
 
@@ -36,6 +42,22 @@ def copied(method: NgramMod, tokens: tuple[int, ...], budget: int = 400) -> list
 )
 def test_the_copy_by_hand(method: NgramMod, tokens: tuple[int, ...], expected: list[int]) -> None:
     assert copied(method, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("memory", "tokens", "expected"),
+    [
+        ([(1, 2, 3, 4, 5)], (1, 2), [3, 4, 5]),
+        ([(1, 2, 3), (1, 2, 4)], (1, 2), [4]),  # the later output's
+        ([(1, 2, 3)], (1, 2, 4, 1, 2), [4, 1, 2]),  # the text's own
+        ([(1, 2), (3, 4, 5)], (1, 2), []),  # nothing is copied across the end of an output
+        ([(1, 2, 3), (9,) * 10_000], (1, 2), []),  # forgotten
+    ],
+)
+def test_a_copy_from_earlier_outputs_by_hand(
+    memory: list[tuple[int, ...]], tokens: tuple[int, ...], expected: list[int]
+) -> None:
+    assert copied(NgramMod(2, 3, 1, "run"), tokens, memory=memory) == expected
 
 
 def test_a_draft_that_the_room_makes_too_short_is_none() -> None:

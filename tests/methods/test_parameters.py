@@ -12,6 +12,8 @@ from stridebench.harness.registry import METHODS
 
 TREE = "give a depth from 0, a width and nodes from 1"
 NEIGHBOURS = "give neighbours and a mass, 0 or more"
+MEMORIES = ("suffix", "sam", "ngram_mod")
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("adt_tree", {"nodes": 0}, "nodes 0"),
     ("adt_tree", {"depths": (0, 3)}, "depths are 0 to 3"),
@@ -72,6 +74,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("speculative", {"gamma": 0}, "gamma is 0; draft at least one token"),
     *(("suffix", bad, "suffix: ") for bad in ({"length": 0}, {"depth": 1}, {"factor": 0.0}, {"min_prob": 1.5})),
     *(("sam", bad, "sam: ") for bad in ({"length": 0}, {"factor": 0.0})),
+    *((name, {"memory": "global"}, f"{name}: memory is 'global'; choose one of prompt, run") for name in MEMORIES),
+    ("sam", {"bias": -1}, "sam was given bias=-1; it must be 0 or more"),
     *(("sjd_pac", bad, "sjd_pac: ") for bad in ({"window": 1}, {"depth": 0}, {"width": 0})),
     ("jacobi", {"init": "v-repeat"}, "jacobi: init is 'v-repeat'; choose one of "),
     *((name, {"init": "diagonal"}, f"{name}: init is 'diagonal'; choose one of ") for name in ("sjd", "gsd")),

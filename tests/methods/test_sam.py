@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.models import Models
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.methods.sam import SAM, SuffixAutomaton
+from stridebench.methods.sam import SAM, Match, SuffixAutomaton
 
 MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 
 
-def copied(method: SAM, tokens: Sequence[int], budget: int = 400) -> list[int]:
-    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+def copied(method: SAM, tokens: Sequence[int], memory: Sequence[Sequence[int]] = ()) -> list[int]:
+    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
+    run = Run.of(models, Sampling(0.0), 400, SeededDraws(0, "t", "p", 0))
     drafted: list[int] = method.start(run).propose(run).tokens.tolist()
     return drafted
 
@@ -39,6 +41,36 @@ def copied(method: SAM, tokens: Sequence[int], budget: int = 400) -> list[int]:
 )
 def test_the_copy_by_hand(method: SAM, tokens: tuple[int, ...], expected: list[int]) -> None:
     assert copied(method, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("bias", "memory", "tokens", "expected"),
+    [
+        (0, [(1, 2, 3, 4, 5)], (1, 2), [3, 4]),  # a match of two has a draft of two
+        (2, [(1, 2, 3, 4, 5)], (1, 2), []),  # of the text nothing matches, and two are not more than the bias
+        (0, [(1, 2, 5, 6)], (1, 2, 3, 4, 1, 2), [3, 4]),  # as long as the match in the text
+        (0, [(4, 1, 2, 5, 6)], (1, 2, 3, 4, 1, 2), [5, 6]),  # 4, 1, 2 is longer; its output ends
+        (0, [(7, 1, 2), (3, 4, 5)], (1, 2), []),  # nothing is copied across the end of an output
+        (0, [(4, 1, 2), (3,)], (1, 2, 3, 4, 1, 2), [3, 4]),  # nothing is behind the longer match, so the text's
+        (0, [(1, 2, 3), (9,) * 10_000], (1, 2), []),  # forgotten
+    ],
+)
+def test_a_copy_from_earlier_outputs_by_hand(
+    bias: int, memory: list[tuple[int, ...]], tokens: tuple[int, ...], expected: list[int]
+) -> None:
+    assert copied(SAM(factor=1.0, memory="run", bias=bias), tokens, memory) == expected
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.integers(0, 2), max_size=20), st.lists(st.integers(0, 3), max_size=20))
+def test_a_followed_match_is_the_longest_suffix_in_the_other_text(other: list[int], text: list[int]) -> None:
+    automaton, match = SuffixAutomaton(), Match()
+    for token in other:
+        automaton.extend(token)
+    for size, token in enumerate(text, 1):
+        match = automaton.follow(match, token)
+        parts = {tuple(other[begin:end]) for begin in range(len(other)) for end in range(begin, len(other) + 1)}
+        assert match.length == max(n for n in range(size + 1) if tuple(text[size - n : size]) in parts | {()})
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)

@@ -16,7 +16,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import distance, toy_drafter
-from stridebench.methods.drafters.draft_model import BranchingDrafter
+from stridebench.methods.drafters.tree_shapes import BranchingDrafter
 from stridebench.methods.specinfer import SpecInfer
 
 MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})

@@ -13,7 +13,6 @@ from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.distance import reference_law, total_variation
 from stridebench.harness.proof.enumerate import output_law
 from stridebench.methods.first_of import FirstOf
@@ -114,8 +113,3 @@ def test_the_order_of_earlier_outputs_changes_drafts_and_not_the_distribution() 
                 return Run.of(Models(model, lambda name: model, prompt, memory=memory), sampling, 4, draws)
 
             assert total_variation(output_law(method, opened), reference) < 1e-12
-
-
-def test_an_unknown_memory_is_an_error() -> None:
-    with pytest.raises(UsageError, match="suffix: memory is 'global'; known: prompt, run"):
-        Suffix(memory="global")

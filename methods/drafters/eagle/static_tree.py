@@ -18,10 +18,10 @@ from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.draft_model import DraftLength, siblings
+from stridebench.methods.drafters.draft_model import DraftLength
 from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
 from stridebench.methods.drafters.eagle.published import Kind
-from stridebench.methods.drafters.tree_shapes import TreeShape, branching, published
+from stridebench.methods.drafters.tree_shapes import TreeShape, branching, published, siblings
 
 DEEPEST = 64
 """Levels of a static tree: a feature drafter has no limit."""

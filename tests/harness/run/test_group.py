@@ -75,7 +75,12 @@ def test_a_resumed_batch_ends_with_the_counts_of_an_uninterrupted_one(tmp_path: 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_resumed_run_rebuilds_the_outputs_that_a_method_remembers(tmp_path: Path, batch: int) -> None:
     """Five prompts; with the outputs of earlier prompts more is drafted, and at T = 0 the same is emitted."""
-    remembering = [{"name": "suffix", "memory": "run", "factor": 4.0}]
+    copiers = [
+        {"name": "suffix", "factor": 4.0},
+        {"name": "sam", "bias": 0},
+        {"name": "ngram_mod", "ngram": 2, "shortest": 1},
+    ]
+    remembering = [{**one, "memory": "run"} for one in copiers]
     data: dict[str, Any] = {"methods": remembering, "batch": batch, "tasks": [{"name": "tabular", "limit": 5}]}
     whole = finished(tmp_path / "whole", **data)
     plan = plan_of(**data)
@@ -84,10 +89,13 @@ def test_a_resumed_run_rebuilds_the_outputs_that_a_method_remembers(tmp_path: Pa
     parts = by_label(store)
     assert parts.keys() == whole.keys()
     assert all(table(parts[name]) == table(whole[name]) for name in whole)
-    cold = finished(tmp_path / "cold", **{**data, "methods": [{"name": "suffix", "factor": 4.0}]})
-    warm = next(name for name in whole if "memory=run" in name and name.endswith("T=0"))
-    assert whole[warm].steps["drafted"].sum() > cold[warm.replace(" memory=run", "")].steps["drafted"].sum()
-    assert table(whole[warm])[0] == table(cold[warm.replace(" memory=run", "")])[0]
+    cold = finished(tmp_path / "cold", **{**data, "methods": copiers})
+    warm = [name for name in whole if "memory=run" in name and name.endswith("T=0")]
+    assert len(warm) == len(copiers)
+    for name in warm:
+        alone = cold[name.replace(" memory=run", "")]
+        assert whole[name].steps["drafted"].sum() > alone.steps["drafted"].sum()
+        assert table(whole[name])[0] == table(alone)[0]
 
 
 def test_a_decode_never_remembers_its_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

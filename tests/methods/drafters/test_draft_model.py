@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_model
 
 from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core import draft as outcomes
 from stridebench.harness.core.batch import Slot
-from stridebench.harness.core.draft import Acceptance, Path
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.proof.cases import BATCH_CASES, CASES
 from stridebench.harness.proof.distance import toy_drafter
+from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.draft_model import DraftLength
+from stridebench.methods.drafters.draft_model import (
+    DROPPED_FOR_ITS_DOUBT,
+    DROPPED_FOR_ITS_PROBABILITY,
+    AcceptanceHead,
+    DraftLength,
+    acceptance_head,
+)
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.prompt_lookup import PromptLookup
 from stridebench.methods.speculative import Speculative
@@ -39,8 +49,10 @@ def length(policy: str, most: int = 8) -> DraftLength:
     return DraftLength.of("speculative", policy, most)
 
 
-def accepted(count: int) -> Acceptance:
-    return Acceptance(Path(torch.arange(count), torch.tensor(count), torch.zeros(())), torch.tensor(0))
+def accepted(count: int) -> outcomes.Acceptance:
+    return outcomes.Acceptance(
+        outcomes.Path(torch.arange(count), torch.tensor(count), torch.zeros(())), torch.tensor(0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,6 +72,87 @@ def test_where_a_draft_ends_by_hand(policy: str, before: bool, behind: list[bool
     one = length(policy)
     assert one.ends_before(LAW) is before
     assert [one.ends_behind(LAW, torch.tensor([x])) for x in range(3)] == behind
+
+
+def test_by_a_head_a_draft_ends_behind_a_token_if_those_before_are_doubted() -> None:
+    one = DraftLength.of("speculative", "head:0.4", 8, has_head=True)
+    assert [one.ends_behind(LAW, torch.tensor([0]), kept) for kept in (1.0, 0.61, 0.59)] == [False, False, True]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_head_reads_the_row_of_each_draft_but_the_last(temperature: float) -> None:
+    """The rows come from a session that has read the draft in one pass."""
+    limit, lengths = 0.6, set()
+    for number in range(12):
+        tokens = [number % 5, number % 3, number % 4]
+        run = open_run(MODEL, toy_drafter(MODEL), tokens, Sampling(temperature), 60, SeededDraws(number, "t", "p", 0))
+        method = Speculative("toy", 6, policy=f"head:{limit}", head="toy")
+        state = method.start(run)
+        draft = state.propose(run).tokens
+        session = Models(toy_drafter(MODEL)("toy"), toy_drafter(MODEL), [*tokens, *draft.tolist()]).target()
+        session.tap((-1,))
+        session.forward()
+        head = AcceptanceHead.open(run, "toy", session)
+        rows = session.hidden[len(tokens) :, 0, 0]  # of all drafts but the last
+        doubts = [1 - float(torch.stack([head(row) for row in rows[:count]]).prod()) for count in range(1, len(draft))]
+        assert len(draft) >= 2 and all(doubt <= limit for doubt in doubts[:-1])
+        assert len(draft) == 6 or doubts[-1] > limit
+        lengths.add(len(draft))
+    assert len(lengths) > 2
+
+
+class Released(torch.nn.Module):
+    """The layout of SpecDec++'s class: blocks that are one object, and a last product, in a list."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        block = torch.nn.ModuleDict({"linear": torch.nn.Linear(width, width)})
+        self.model = torch.nn.ModuleList([*[block] * layers, torch.nn.Linear(width, 2)])
+
+
+def stored_head(folder: Path, width: int = 4, layers: int = 3, form: str = "safetensors") -> Released:
+    torch.manual_seed(0)
+    released = Released(width, layers)
+    (folder / "config.json").write_text(json.dumps({"hidden_size": width, "num_layers": layers}))
+    if form == "bin":
+        torch.save(released.state_dict(), folder / "pytorch_model.bin")
+    else:
+        save_model(released, str(folder / "model.safetensors"))  # shared tensors once, as huggingface_hub does
+    return released
+
+
+@pytest.mark.parametrize(("form", "layers"), [("safetensors", 3), ("bin", 3), ("bin", 0)])
+def test_a_released_head_is_read(form: str, layers: int, tmp_path: Path) -> None:
+    released, row = stored_head(tmp_path, 4, layers, form), torch.tensor([0.5, -1.0, 2.0, 0.25])
+    *blocks, last = released.model
+    expected = row
+    for block in blocks:
+        linear = block["linear"]
+        inside = linear.weight @ expected + linear.bias
+        expected = expected + inside * torch.sigmoid(inside)
+    logits = last.weight @ expected + last.bias
+    probability = torch.sigmoid(logits[1] - logits[0])
+    assert float(AcceptanceHead.load(tmp_path)(row)) == pytest.approx(float(probability.detach()), abs=1e-6)
+
+
+def test_a_wrong_head_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json is not that of an acceptance head .* put config.json with"):
+        AcceptanceHead.load(tmp_path)
+    stored_head(tmp_path, layers=2, form="bin")
+    (tmp_path / "config.json").write_text('{"hidden_size": 4, "num_layers": 3}')
+    with pytest.raises(WeightsError, match=r"lacks model\.2\.linear.*; has, and .* read, model\.2\.weight"):
+        AcceptanceHead.load(tmp_path)
+    stored_head(tmp_path, width=6, form="bin")
+    with pytest.raises(WeightsError, match="rows of width 6, and those of the drafter have 4: take the head that was"):
+        acceptance_head(tmp_path, 4, torch.device("cpu"))
+
+
+def test_a_dropped_draft_that_the_head_doubts_is_found() -> None:
+    """To drop the last token would be exact, since the head has not read it."""
+    method = Speculative("toy", 3, policy="head:0.6", head="toy")
+    assert try_mutant(method, DROPPED_FOR_ITS_DOUBT, CASES[:4], {}).total_variation > 1e-2
+    assert try_mutant(method, DROPPED_FOR_ITS_PROBABILITY, CASES[:4], {}).total_variation < 1e-12
+    assert prove(method, CASES[:4], mutants=False).verdict == "exact"
 
 
 def test_ema_drafts_one_token_more_than_was_accepted_lately() -> None:
@@ -145,6 +238,10 @@ def test_chains_of_eagle_end_by_a_policy(policy: str) -> None:
         ("speculative", {"policy": "keep:low"}, "policy is 'keep:low'; give a number"),
         ("speculative", {"policy": "table"}, "as in table:1=8,4=3,16=0"),
         ("speculative", {"policy": "p_min", "verifier": "coupled"}, "p_min drafts the most probable tokens"),
+        ("speculative", {"policy": "head:0.3"}, "give policy head:0.3 and head=FOLDER together"),
+        ("speculative", {"head": "folder"}, "policy is '', head 'folder' and mask None"),
+        ("speculative", {"policy": "head", "head": "folder", "mask": 1}, "without a mask, and put config.json with"),
+        ("eagle1", {"policy": "head", "widths": (1, 1)}, "policy head is one of speculative's"),
         ("prompt_lookup", {"policy": "conf:0.4"}, "copied tokens have none; take ema or table"),
         ("suffix", {"policy": "entropy"}, "suffix: policy entropy reads the drafter's distribution"),
         ("eagle1", {"policy": "ema"}, "policy ema is for chains; give widths of 1"),

@@ -14,7 +14,7 @@ from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.draws import Draws, SeededDraws
 from stridebench.harness.errors import ContractError
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.drafters.draft_model import siblings
+from stridebench.methods.drafters.tree_shapes import siblings
 from stridebench.methods.verifiers.k_seq import k_seq, merge, verify_k_seq
 from stridebench.methods.verifiers.rejection import acceptance_probs, residual, verify_chain
 from stridebench.methods.verifiers.tree import (
