@@ -381,7 +381,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
             cls(rule="factor:1.5"),
             cls("entropy", rule="entropy:1"),
             cls(rule="static:2"),
-            cls(rule="joint:0.6", edit=0.5),
+            cls(block=2, rule="joint:0.6", edit=0.5),
             *(cls(rule="threshold:0.6", block=2, cache=cache) for cache in ("prefix", "dual")),
             *(cls(rule=rule) for rule in ("static:1", "factor:0", "threshold:1.1")),
             cls(rule="joint:1.1", edit=1.0),
