@@ -1,30 +1,33 @@
 """Masked diffusion decoding: LLaDA's and Dream's.
 
 Source: Nie et al. 2025, arXiv:2502.09992, with ``generate.py`` of ML-GSAI/LLaDA at 41760b9; Ye et al. 2025,
-arXiv:2508.15487, with Dream's generation_utils.py. Rules: `threshold` and `factor` of Wu et al. 2025 (Fast-dLLM),
-arXiv:2505.22618; `entropy` of Ben-Hamu et al. 2025, arXiv:2505.24857.
+arXiv:2508.15487, with Dream's generation_utils.py. Rules: `threshold` and `factor`, and caches, of Wu et al. 2025
+(Fast-dLLM), arXiv:2505.22618; `entropy` of Ben-Hamu et al. 2025, arXiv:2505.24857; `joint` of LLaDA2.1,
+arXiv:2602.08676, as ``joint_threshold.py`` of SGLang has it.
 Symbols: L positions of the canvas, S steps, b positions of a block, M masked positions that a step may fill, k filled.
 All positions begin masked. Each pass reads the whole canvas, prompt included, and fills k of the masked positions. Each
-is filled from its own distribution: given the rest of the canvas, but not given each other. Filled positions stay.
+is filled from its own distribution: given the rest of the canvas, but not given each other. Filled positions stay,
+except with the rule `joint`, which edits them until its block is stable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Fill
 from stridebench.harness.core.draws import Draws
-from stridebench.harness.core.method import Claim, Method
+from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError, UsageError, one_of
 from stridebench.harness.registry import METHODS
 
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
@@ -32,7 +35,8 @@ LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
 BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
 """Orders that depend on the token drawn, so that one is drawn at every masked position."""
-RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15}
+Reuse = Literal["none", "prefix", "dual"]
+RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15, "static": 1.0, "joint": 0.5}
 """Rules of how many positions a pass fills, and the number of each unless it is given, as in ``threshold:0.8``."""
 EPSILON = 1e-3
 """The time at which Dream's schedule ends."""
@@ -76,18 +80,20 @@ def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) ->
     """Return how many of the most confident positions a rule fills: one at least.
 
     Args:
-        bound: tau, f or gamma.
+        bound: tau, f, gamma or k.
         confidences: in falling order; of `entropy` the negative entropies.
 
     Returns:
-        threshold: those of at least tau. factor: the largest n with (n + 1) (1 - c_n) < f. entropy: those before which
-        the entropies sum to no more than gamma.
+        threshold, joint: those of at least tau. factor: the largest n with (n + 1) (1 - c_n) < f. entropy: those before
+        which the entropies sum to no more than gamma. static: k.
     """
-    if rule == "threshold":
+    places = torch.arange(1, 1 + len(confidences), device=confidences.device)
+    if rule in ("threshold", "joint"):
         sure = confidences >= bound
+    elif rule == "static":
+        sure = places <= bound
     elif rule == "factor":
-        places = torch.arange(2, 2 + len(confidences), device=confidences.device)
-        sure = places * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
+        sure = (places + 1) * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
     else:
         sure = confidences - confidences.cumsum(0) <= bound
     return max(1, int(sure.sum()))
@@ -108,11 +114,37 @@ def _without(logits: Float[Tensor, "M V"], ids: frozenset[int]) -> Float[Tensor,
     return logits.index_fill(1, index, float("-inf"))
 
 
+FAILED_ONE_FILLED_TOO = Mutant(
+    f"{__name__}:filled_by_rule",
+    "return max(1, int(sure.sum()))",
+    "return min(len(sure), int(sure.sum()) + 1)",
+    "commit_first_failure: the first position that the rule refuses is filled too (dInfer)",
+)
+FIRST_TOKEN_GREEDY = Mutant(
+    f"{__name__}:MaskedDiffusion._by_rule",
+    'x = run.draws.categorical(p, "draft")',
+    'x = torch.cat([p[:1].argmax(1), run.draws.categorical(p[1:], "draft")])',
+    "first_token_argmax: the first masked token of a block is the most probable one above T = 0 (Fast-dLLM v2)",
+)
+EDITED_BY_ANY_TOKEN = Mutant(
+    f"{__name__}:MaskedDiffusion._edited",
+    "if token != tokens[place] and sure > self.edit",
+    "if token != tokens[place]",
+    "a token is edited whatever the probability of the new one",
+)
+
+
 @dataclass
 class CanvasProgress:
-    """How far the canvas is; ``done``: passes so far."""
+    """How far the canvas is.
+
+    Args:
+        done: passes so far.
+        cached: where the block begins whose first pass wrote the entries that later passes reuse; -1: none was read.
+    """
 
     done: int = 0
+    cached: int = -1
 
 
 @METHODS.register("masked_diffusion")
@@ -131,9 +163,16 @@ class MaskedDiffusion(Method[CanvasProgress]):
         confidence_eos_eot_inf: ends of text and turn have no confidence, so other positions are filled first; theirs
             for GSM8K, MATH and MBPP.
         cfg_scale: s of z_u + (s + 1) (z - z_u), where z_u reads the prompt as masks in a second pass; 0: one pass.
-        rule: instead of steps, how many a pass fills: ``threshold:0.9``, all whose token has that probability;
-            ``factor:1``, n of them while (n + 1) (1 - the smallest probability) is less; both of order low_confidence.
-            ``entropy:0.15``, of order entropy, those that follow no more than that sum of entropies. At least one.
+        rule: instead of steps, how many a pass fills, and at least one: ``threshold:0.9``, all whose token has that
+            probability; ``factor:1``, n of them while (n + 1) (1 - the smallest probability) is less; ``static:2``, so
+            many; all of order low_confidence. ``entropy:0.15``, of order entropy, those that follow no more than that
+            sum of entropies. ``joint:0.5``, as threshold, and tokens of the block are edited: a step takes the passes
+            of a block, and emits it when nothing changes any more.
+        edit: of rule joint: a filled token becomes the most probable one of its row if that has more probability.
+        edits: of rule joint: the most passes of a block behind its last mask.
+        cache: what a pass reuses from the first pass of its block. ``prefix``: the entries before the block;
+            ``dual``: those behind it too. A later pass reads the token before the block (a model with shifted rows
+            needs it) and what is not reused. Approximate, since all entries of these models see the whole canvas.
     """
 
     order: Order = "low_confidence"
@@ -144,15 +183,27 @@ class MaskedDiffusion(Method[CanvasProgress]):
     confidence_eos_eot_inf: bool = False
     cfg_scale: float = 0.0
     rule: str = ""
+    edit: float = 0.0
+    edits: int = 16
+    cache: Reuse = "none"
 
-    claim = Claim.APPROXIMATE
     requirements = frozenset({Requirement.BIDIRECTIONAL})
     source = "arXiv:2502.09992; arXiv:2508.15487"
-    exact_at = "steps = 0 without a rule, or with entropy:0: one token a step, which is its reference"
+    exact_at = "one token a step: steps = 0 without a rule, static:1, factor:0, or threshold above 1"
+    mutants = (FAILED_ONE_FILLED_TOO, FIRST_TOKEN_GREEDY, EDITED_BY_ANY_TOKEN)
 
     def __post_init__(self) -> None:
         if min(self.steps, self.block, self.alg_temp, self.cfg_scale) < 0:
             raise UsageError("masked_diffusion: steps, block, alg_temp and cfg_scale are 0 or more")
+        one_of("masked_diffusion", "cache", self.cache, get_args(Reuse))
+        if self.cache != "none" and self.cfg_scale > 0:
+            raise UsageError(f"masked_diffusion: cache {self.cache} keeps one branch, and cfg_scale reads two")
+        if (self.edit, self.edits) != (0.0, 16) and not self.rule.startswith("joint"):
+            raise UsageError(f"masked_diffusion: edit and edits are of rule joint; rule is {self.rule!r}")
+        if not 0 <= self.edit <= 1 or self.edits < 0:
+            raise UsageError(
+                f"masked_diffusion: edit is {self.edit:g} and edits {self.edits}; give 0 to 1, and 0 or more"
+            )
         if self.rule:
             self._check_rule()
         if self.block and self.order in DREAM and not self.rule:
@@ -165,7 +216,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
     def _check_rule(self) -> None:
         name, bound = self._bound()
         order = "entropy" if name == "entropy" else "low_confidence"
-        if bound is None or bound < 0:
+        if bound is None or bound < 0 or (name == "static" and (bound < 1 or bound % 1)):
             known = ", ".join(f"{known}:{number:g}" for known, number in RULES.items())
             raise UsageError(f"masked_diffusion: rule is {self.rule!r}; write one of {known}, or another number")
         if self.order != order or self.steps or self.alg_temp:
@@ -180,8 +231,20 @@ class MaskedDiffusion(Method[CanvasProgress]):
             return name, None
 
     @property
+    def claim(self) -> Claim:
+        """Return SAME_LAW if a rule fills one token a step as the baseline of masked models does, which has no rule."""
+        name, bound = self._bound()
+        one_token = bound is not None and (
+            bound == {"static": 1.0, "factor": 0.0}.get(name)
+            or (name == "threshold" and bound > 1)
+            or (name == "joint" and bound > 1 and self.edit == 1)
+        )
+        compared = self.cache == "none" and self.reference == MaskedDiffusion()
+        return Claim.SAME_LAW if one_token and compared else Claim.APPROXIMATE
+
+    @property
     def reference(self) -> MaskedDiffusion:
-        return replace(self, steps=0, rule="")
+        return replace(self, steps=0, rule="", edit=0.0, edits=16, cache="none")
 
     def start(self, run: Run) -> CanvasProgress:
         length, steps = run.canvas.end - run.canvas.start, self.steps or 1
@@ -196,34 +259,66 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return CanvasProgress()
 
     def step(self, run: Run, state: CanvasProgress) -> Fill:
-        canvas, positions = run.canvas, self._masked(run)
+        canvas, block = run.canvas, self._block(run.canvas)
+        if self.rule.startswith("joint"):
+            return self._stable_block(run, state, block)
+        positions = [i for i in block if i not in canvas.tokens]
         while True:
             count = self._count(len(positions), state.done, canvas.end - canvas.start)
-            logits = self._read(run, positions)
-            state.done += 1
+            logits = self._read(run, state, block, positions, canvas.tokens)
             chosen = self._chosen(run, logits, count)
             if len(chosen.tokens):
                 return replace(chosen, positions=torch.tensor(positions, device=canvas.device)[chosen.positions])
 
-    def _masked(self, run: Run) -> list[int]:
-        """Return the masked positions of the first block that has some."""
-        canvas = run.canvas
-        masked = [i for i in range(canvas.start, canvas.end) if i not in canvas.tokens]
-        block = self.block or canvas.end - canvas.start
-        end = canvas.start + ((masked[0] - canvas.start) // block + 1) * block
-        return [i for i in masked if i < end]
+    def _stable_block(self, run: Run, state: CanvasProgress, block: range) -> Fill:
+        """Fill and edit a block until a pass changes nothing; each pass reads the device once."""
+        tokens: dict[int, int] = {}
+        left = self.edits
+        while len(tokens) < len(block) or left:
+            masked = [i for i in block if i not in tokens]
+            left -= not masked
+            logits = self._read(run, state, block, block, {**run.canvas.tokens, **tokens})
+            changed = self._edited(logits, block, tokens)
+            if masked:
+                rows = logits[[i - block.start for i in masked]]
+                fill = self._by_rule(run, rows, run.probs(rows))
+                changed |= {masked[index]: token for index, token in fill.read()}
+            if not changed:
+                break
+            tokens |= changed
+        placed = sorted(tokens.items())
+        return Fill(*torch.tensor(placed, device=run.canvas.device).T)
 
-    def _read(self, run: Run, positions: Sequence[int]) -> Float[Tensor, "M V"]:
-        """Return the logits of these positions, from a pass over the whole canvas."""
+    def _edited(self, logits: Float[Tensor, "B V"], block: range, tokens: Mapping[int, int]) -> dict[int, int]:
+        """Return the new tokens of positions that are edited, whatever the temperature."""
+        p, best = logits.double().softmax(-1).max(-1)
+        rows = zip(block, best.tolist(), p.tolist(), strict=True)
+        likely = [(place, token, sure) for place, token, sure in rows if place in tokens]
+        return {place: token for place, token, sure in likely if token != tokens[place] and sure > self.edit}
+
+    def _block(self, canvas: Canvas) -> range:
+        """Return the positions of the first block that has masked ones."""
+        first = next(i for i in range(canvas.start, canvas.end) if i not in canvas.tokens)
+        size = self.block or canvas.end - canvas.start
+        begin = first - (first - canvas.start) % size
+        return range(begin, begin + size)
+
+    def _read(
+        self, run: Run, state: CanvasProgress, block: range, positions: Sequence[int], tokens: Mapping[int, int]
+    ) -> Float[Tensor, "M V"]:
+        """Return the logits of these positions of a block, from a pass over all that is not reused."""
         canvas, mask = run.canvas, run.capabilities.mask
         if mask is None:
             raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
-        ids = torch.tensor([canvas.tokens.get(i, mask) for i in range(canvas.end)], device=canvas.device)
-        count, index = canvas.end - positions[0], [i - positions[0] for i in positions]
-        logits = canvas.read(ids, range(canvas.end), "all", rows=count)[index]
+        reused = self.cache != "none" and state.cached == block.start
+        state.done, state.cached = state.done + 1, block.start
+        seen = range(block.start - 1 if reused else 0, block.stop if reused and self.cache == "dual" else canvas.end)
+        ids = torch.tensor([tokens.get(i, mask) for i in seen], device=canvas.device)
+        count, index = seen.stop - positions[0], [i - positions[0] for i in positions]
+        logits = canvas.read(ids, seen, "all", rows=count)[index]
         if self.cfg_scale > 0:
             blank = torch.where(torch.arange(canvas.end, device=canvas.device) < canvas.start, mask, ids)
-            other = canvas.read(blank, range(canvas.end), "all", rows=count)[index]
+            other = canvas.read(blank, seen, "all", rows=count)[index]
             logits = other + (self.cfg_scale + 1) * (logits - other)
             logits[:, mask] = float("-inf")  # which both branches are there
         if self.logits_eos_inf:
@@ -285,4 +380,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
             cls(rule="threshold:0.6"),
             cls(rule="factor:1.5"),
             cls("entropy", rule="entropy:1"),
+            cls(rule="static:2"),
+            cls(block=2, rule="joint:0.6", edit=0.5),
+            *(cls(rule="threshold:0.6", block=2, cache=cache) for cache in ("prefix", "dual")),
+            *(cls(rule=rule) for rule in ("static:1", "factor:0", "threshold:1.1")),
+            cls(rule="joint:1.1", edit=1.0),
         )

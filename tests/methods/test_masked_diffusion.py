@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from stridebench.harness.backbones.masked_toy import MaskedTabular
-from stridebench.harness.backbones.toy import mix
-from stridebench.harness.core.cache import Window
+from stridebench.harness.backbones.toy import HashCache, mix
+from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, advance, decode
-from stridebench.harness.core.method import Mutant, label
+from stridebench.harness.core.method import Claim, Mutant, label
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
@@ -162,6 +162,7 @@ class TestOutputDistribution:
                 (0.091333, 0.222521),
             ),
             ("low_confidence", ("factor:0", "factor:0.8", "factor:1.2", "factor:9"), (0.450228, 0.103209)),
+            ("low_confidence", ("static:1", "static:2", "static:3", "static:4"), (0.499422, 0.135196)),
             ("entropy", ("entropy:0", "entropy:0.8", "entropy:1.5", "entropy:9"), (0.692667, 0.24576)),
         ],
     )
@@ -172,6 +173,26 @@ class TestOutputDistribution:
         measured = [cost(MaskedDiffusion(order, rule=rule)) for rule in rules]
         assert measured[0] < 1e-12 and measured[-1] == pytest.approx(cost(MaskedDiffusion(order, steps=1)), abs=1e-12)
         assert measured[1:3] == pytest.approx(costs, abs=1e-6)
+
+    @pytest.mark.parametrize("case", MASKED_CASES, ids=str)
+    @pytest.mark.parametrize("rule", ["threshold:1", "factor:0", "static:1", "joint:1", "entropy:0"])
+    def test_a_rule_at_its_limit_is_its_one_token_reference(self, rule: str, case: Case) -> None:
+        """Gamma = 0 fills two positions if a cut leaves one of them no entropy, which only the last case has."""
+        order: Order = "entropy" if rule == "entropy:0" else "low_confidence"
+        method = MaskedDiffusion(order, rule=rule, edit=1.0 if rule == "joint:1" else 0.0)
+        shorter = replace(case, length=3) if rule == "joint:1" else case  # whose step has all outcomes of a block
+        assert (cost(method, shorter) < 1e-12) != (rule == "entropy:0" and case == TOP_P)
+
+    def test_only_one_token_a_pass_claims_to_be_the_reference(self) -> None:
+        exact = [label(method) for method in MaskedDiffusion.variants() if method.claim is Claim.SAME_LAW]
+        assert [name.partition("rule=")[2] for name in exact] == [
+            "static:1",
+            "factor:0",
+            "threshold:1.1",
+            "joint:1.1 edit=1",
+        ]
+        for other in (MaskedDiffusion(), MaskedDiffusion(rule="static:1", block=2), MaskedDiffusion(rule="joint:1.1")):
+            assert other.claim is Claim.APPROXIMATE
 
     def test_the_choice_at_an_alg_temp_of_zero_is_its_limit(self) -> None:
         cold, none = MaskedDiffusion("entropy", 2, alg_temp=1e-4), MaskedDiffusion("entropy", 2)
@@ -190,11 +211,16 @@ class TestOutputDistribution:
             ("stridebench.harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
             (
                 "stridebench.methods.masked_diffusion:MaskedDiffusion._read",
-                "canvas.tokens.get(i, mask)",
+                "tokens.get(i, mask)",
                 "mask",
                 "random",
             ),
-            ("stridebench.methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
+            (
+                "stridebench.methods.masked_diffusion:MaskedDiffusion._block",
+                "range(begin, begin + size)",
+                "range(begin, min(canvas.end, begin + 2 * size))",
+                "blocks",
+            ),
             ("stridebench.methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
             (
                 "stridebench.methods.masked_diffusion:confidence",
@@ -223,7 +249,8 @@ class TestOutputDistribution:
 
     def test_variants_have_labels_of_their_own_and_a_cost(self) -> None:
         assert len({label(method) for method in MaskedDiffusion.variants()}) == len(MaskedDiffusion.variants())
-        assert all(cost(method) > 1e-3 for method in MaskedDiffusion.variants())
+        approximate = [method for method in MaskedDiffusion.variants() if method.claim is Claim.APPROXIMATE]
+        assert all(cost(method) > 1e-3 for method in approximate)
         assert cases_of(MaskedDiffusion()) == MASKED_CASES and all(case.masked for case in MASKED_CASES)
 
 
@@ -264,6 +291,115 @@ class TestSteps:
         assert [unmasked_fraction(step, 4) for step in range(4)] == pytest.approx(
             [0.24975, 0.332889, 0.499001, 1.0], abs=1e-6
         )
+
+
+class TestEdits:
+    @pytest.mark.parametrize("edit", [0.0, 0.4, 1.0])
+    @pytest.mark.parametrize("seed", range(6))
+    def test_a_block_is_filled_and_edited_until_nothing_changes(self, edit: float, seed: int) -> None:
+        """Greedy, by hand: masks as threshold, filled tokens become the argmax if it has more than ``edit``."""
+        model = MaskedTabular("masked_tabular", {"vocabulary": 4, "context": 99, "seed": seed})
+        canvas, passes, spare, edited = [0, 1, 3, 3, 3, 3], 0, 16, 0
+        while 3 in canvas or spare:
+            masked = [place for place in range(2, 6) if canvas[place] == 3]
+            spare, passes = spare - (not masked), passes + 1
+            p, best = rows_of(model, tuple(canvas)).softmax(-1).max(-1)
+            sure = [place for place in masked if p[place] >= 0.5] or sorted(masked, key=lambda place: -p[place])[:1]
+            edits = [i for i in range(2, 6) if i not in masked and best[i] != canvas[i] and p[i] > edit]
+            edited += len(edits)
+            for place in sure + edits:
+                canvas[place] = int(best[place])
+            if not sure + edits:
+                break
+        method = MaskedDiffusion(rule="joint", edit=edit)
+        result = decoded_by(model, method, 4)
+        assert (result.tokens, [(step.nfe, step.emitted) for step in result.steps]) == (
+            tuple(canvas[2:]),
+            [(passes, 4)],
+        )
+        assert (edited == 0) == (edit == 1)
+
+    def test_edits_end_with_their_passes_and_stay_in_their_block(self) -> None:
+        model = MaskedTabular("masked_tabular", {"vocabulary": 4, "context": 99, "seed": 1})
+        for edits in (0, 1, 3):
+            steps = decoded_by(model, MaskedDiffusion(rule="joint:0", block=2, edits=edits), 6).steps
+            assert [step.emitted for step in steps] == [2, 2, 2]
+            assert all(1 <= step.nfe <= 1 + edits for step in steps)
+        assert max(step.nfe for step in steps) == 4, "two tokens that change each other do so until the passes end"
+
+
+class TestCaches:
+    @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_later_pass_of_a_block_attends_to_the_entries_of_the_first(self, cache: str, seed: int) -> None:
+        """Greedy, two tokens a pass, by hand: the entry at each place hashes those that it attended to."""
+        model = MaskedTabular("masked_tabular", {"vocabulary": 5, "context": 99, "seed": seed})
+        canvas, entries, passes = [0, 1, *[4] * 8], dict[int, int](), []
+        for begin in (2, 2, 6, 6):
+            fresh = cache == "none" or begin + 3 not in entries or canvas[begin : begin + 4].count(4) == 4
+            seen = range(0 if fresh else begin - 1, begin + 4 if cache == "dual" and not fresh else 10)
+            leaves = {place: mix(canvas[place], place, 0) if place in seen else entries[place] for place in range(10)}
+            total = sum(leaves.values())
+            rest = {place: (total - leaves[place]) % 2**64 for place in seen}
+            entries |= {place: mix(canvas[place], place, rest[place]) for place in seen}
+            passes.append(len(seen))
+            masked = [place for place in range(begin, begin + 4) if canvas[place] == 4]
+            p, best = torch.stack([model.row(entries[place]) for place in masked]).softmax(-1).max(-1)
+            for index in p.sort(descending=True, stable=True).indices[:2].tolist():
+                canvas[masked[index]] = int(best[index])
+        result = decoded_by(model, MaskedDiffusion(steps=4, block=4, cache=cache), 8)  # type: ignore[arg-type]
+        assert (result.tokens, [step.rows for step in result.steps]) == (tuple(canvas[2:]), passes)
+        assert passes == {"none": [10] * 4, "prefix": [10, 9, 10, 5], "dual": [10, 5, 10, 5]}[cache]
+
+
+class JointTable(MaskedTabular):
+    """The conditionals of one random distribution of four tokens of three ids behind a prompt of two."""
+
+    def __init__(self, seed: int, peak: float) -> None:
+        super().__init__("masked_tabular", {"vocabulary": 4})
+        logits = torch.randn(81, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        logits[seed % 81] += peak
+        self.table = logits.softmax(0).view(3, 3, 3, 3)
+
+    def cache(self) -> Any:
+        return JointTableCache(self)
+
+
+class JointTableCache(HashCache):
+    """Reads whole canvases, which are all that its tests have."""
+
+    def extend(self, window: Window) -> Rows:
+        left, table = window.tokens[2:].tolist(), self.model.table  # type: ignore[attr-defined]
+        chosen = torch.ones_like(table)
+        for axis, token in enumerate(left):
+            if token < 3:
+                keep = torch.zeros(3, dtype=table.dtype).index_fill_(0, torch.tensor(token), 1.0)
+                chosen = chosen * keep.view([3 if other == axis else 1 for other in range(4)])
+        given = table * chosen / (table * chosen).sum()
+        p = torch.stack([given.sum([other for other in range(4) if other != axis]) for axis in range(4)])
+        self.entries = [*window.tokens.tolist()]
+        return Rows(torch.cat([p.log(), torch.full((4, 1), float("-inf"))], 1)[-window.rows :])
+
+
+class TestGreedyInParallel:
+    """Wu et al. 2025, theorem 1: n tokens of confidence above 1 - 1/(n + 1) are those of greedy decoding one by one."""
+
+    def test_tokens_that_all_pass_the_bound_are_those_of_one_by_one(self) -> None:
+        at_once = different = 0
+        for seed in range(40):
+            model = JointTable(seed, peak=4.0 + seed % 5)
+            reference = decoded_by(model, MaskedDiffusion(), 4).tokens
+            sure = decoded_by(model, MaskedDiffusion(rule="factor:1"), 4)
+            if len(sure.steps) == 1:
+                at_once += 1
+                assert sure.tokens == reference
+            different += decoded_by(model, MaskedDiffusion(rule="factor:4"), 4).tokens != reference
+        assert (at_once, different) == (20, 3), "the bound is met often, and a wider one is not enough"
+
+
+def decoded_by(model: MaskedTabular, method: MaskedDiffusion, length: int) -> Decode:
+    draws = SeededDraws(0, "t", "p", 0)
+    return decode(method, open_run(model, lambda name: model, (0, 1), Sampling(0.0), length, draws))
 
 
 class Ending(MaskedTabular):
@@ -351,6 +487,9 @@ class TestConfidence:
             ("entropy", 0.5, (-0.2, -0.3, -0.4), 3),  # 0, 0.2 and 0.5 before them
             ("entropy", 0.45, (-0.2, -0.3, -0.4), 2),
             ("entropy", 0.0, (-0.2, -0.3, -0.4), 1),
+            ("static", 2.0, (0.9, 0.2, 0.1), 2),
+            ("static", 9.0, (0.9, 0.2, 0.1), 3),
+            ("joint", 0.8, (0.9, 0.8, 0.7), 2),
         ],
     )
     def test_positions_that_a_rule_fills_by_hand(
@@ -408,13 +547,20 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("params", "message"),
         [
-            ({"rule": "treshold:0.9"}, r"write one of threshold:0.9, factor:1, entropy:0.15"),
+            ({"rule": "treshold:0.9"}, r"write one of threshold:0.9, factor:1, entropy:0.15, static:1, joint:0.5"),
+            ({"rule": "static:0"}, r"or another number"),
+            ({"rule": "static:1.5"}, r"or another number"),
+            ({"edit": 0.5}, r"edit and edits are of rule joint; rule is ''"),
+            ({"rule": "joint", "edit": 1.5}, r"edit is 1.5 and edits 16; give 0 to 1, and 0 or more"),
+            ({"cache": "suffix"}, r"cache is 'suffix'; choose one of none, prefix, dual"),
+            ({"cache": "dual", "cfg_scale": 1.0}, r"cache dual keeps one branch, and cfg_scale reads two"),
             ({"rule": "threshold:high"}, r"or another number"),
             ({"rule": "factor:-1"}, r"or another number"),
             ({"rule": "entropy"}, r"rule entropy is of order entropy"),
             ({"rule": "threshold", "steps": 2}, r"without steps"),
         ],
     )
+    @pytest.mark.usefixtures("unchecked")
     def test_a_rule_that_is_none_or_of_another_order_is_refused(self, params: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             MaskedDiffusion(**params)
