@@ -276,6 +276,16 @@ def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
     assert row["score.pass@1_n"] == 6
 
 
+def test_a_score_of_all_outputs_has_its_bounds_and_one_that_could_not_be_computed_is_left_out() -> None:
+    scores = {
+        "fid": {"value": 31.5, "n": 4, "low": 20.0, "high": 40.0},
+        "clip": {"value": None, "n": 4, "reason": "two outputs are needed"},
+    }
+    row = summarise(empty().add(meta("m", set_scores=scores), [record("p0", [step()] * 4)])).iloc[0]
+    assert [row[f"set.fid{end}"] for end in ("", "_low", "_high", "_n")] == [31.5, 20.0, 40.0, 4]
+    assert not [name for name in row.index if name.startswith("set.clip")]
+
+
 def test_intervals_resample_the_clusters_that_prompts_name() -> None:
     """Eight templates with three prompts each that decode alike: the intervals are those of one prompt a template."""
 

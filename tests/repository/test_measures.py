@@ -96,7 +96,7 @@ def test_the_results_of_mutants_agree_with_each_other() -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="the first 220 of the sample were run, at eb44127: 187 of 219 killed, 15 survivors have a reason",
+    reason="the sample of seed 3 was run, at 0e6b3cb: 272 of 296 killed, 22 of 24 survivors have a reason",
 )
 def test_92_in_100_mutants_of_the_sample_were_killed_and_survivors_have_reasons() -> None:
     assert RESULTS["sample"] == 300 and RESULTS["mutants"] >= 290 and RESULTS["share"] >= 0.92

@@ -66,6 +66,11 @@ def test_bets_of_alternatives_and_tilts_have_mean_one_under_p() -> None:
     assert np.abs(gains.tilts).max() <= 1
 
 
+def test_the_bet_on_likelier_drafts_leaves_out_those_that_are_as_likely() -> None:
+    outcomes = replace(SMALL, q=np.array([[0.5, 0.2, 0.3, 0.0]]))
+    np.testing.assert_allclose(gains_of(outcomes).tilts[0, :3, -1], [-0.2, -0.2, 0.8])
+
+
 def test_alternatives_by_hand() -> None:
     np.testing.assert_allclose(powered(SMALL, 2.0)[0], [0.25, 0.09, 0.04, 0])
     np.testing.assert_allclose(narrowed(SMALL, 0.6)[0], [0.5, 0.3, 0, 0])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stridebench.harness.audit.kernels import (
-    ALPHA,
     DRAFTS,
     VOCABULARY,
     Kernel,
@@ -38,7 +37,8 @@ def test_a_correct_kernel_is_not_called_biased_and_its_interval_shrinks() -> Non
     few, many = (check_kernel(kernel(False), trials) for trials in (50, 400))
     assert not any(place.biased for place in (*few, *many))
     assert many[0].high - many[0].total_variation < few[0].high - few[0].total_variation
-    bound = math.log((2**VOCABULARY - 2) * 4 * (DRAFTS + 1) / ALPHA)  # over all sets of ids, drafters and places
+    # over all sets of ids, drafters and places; one report in twenty may miss
+    bound = math.log((2**VOCABULARY - 2) * 4 * (DRAFTS + 1) / 0.05)
     assert few[0].high - few[0].total_variation == pytest.approx(math.sqrt(bound / (2 * 50)))
     assert [place.tokens for place in many if place.place == 0] == [400] * len(list(cases()))
 

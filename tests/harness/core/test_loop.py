@@ -89,12 +89,13 @@ def play(
     prompt: Sequence[int] = (0, 1),
     stopwatch: Stopwatch | None = None,
     stop: Callable[[Sequence[int], Sequence[int]], int | None] | None = None,
+    **more: bool,
 ) -> Decode:
     model = Tabular("tabular", {"vocabulary": V, "eos": eos, "context": context})
     draws = SeededDraws(0, "t", "p", 0)
     opener = lambda name: model.variant({"drafter": name})  # noqa: E731  # shorter than a function here
     run = Run.of(Models(model, opener, prompt, stopwatch), Sampling(1.0), budget, draws)
-    return decode(Scripted(acts), replace(run, stop=stop))
+    return decode(Scripted(acts), replace(run, stop=stop), **more)
 
 
 COUNTS = (
@@ -143,6 +144,12 @@ class TestCounts:
         result = play(Act(2, drafter_before=2, drafter_after=1), Act(2), budget=2)
         assert [(step.nfe, step.draft_nfe) for step in result.steps] == [(1, 3), (1, 0)]
 
+    def test_drafts_of_steps_that_are_powers_of_two_are_kept_if_they_are_asked_for(self) -> None:
+        acts = [Act(2, drafted=(k % V,)) for k in range(10)]
+        assert play(*acts).drafts == ()
+        kept = play(*acts, keeps_drafts=True).drafts
+        assert [(one.first - 2, one.draft.tokens.tolist()) for one in kept] == [(k, [k % V]) for k in (1, 2, 4, 8)]
+
     def test_the_prefill_is_no_pass_and_no_row(self) -> None:
         result = play(Act(2), budget=1, prompt=[0, 1, 2, 3, 4])
         assert (result.steps[0].nfe, result.steps[0].rows) == (1, 1)
@@ -152,6 +159,8 @@ class TestCounts:
         tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0,))
         first = play(tree, Act(0), Act(0), budget=4).steps[0]
         assert (first.drafted, first.tested, first.accepted, first.emitted) == (4, 2, 1, 2)
+        refused = play(Act(2, drafted=(1, 2), parents=(-1, -1)), budget=1).steps[0]
+        assert (refused.drafted, refused.tested, refused.accepted) == (2, 1, 0)
 
     def test_a_walk_that_ends_at_a_leaf_tests_no_further_level(self) -> None:
         tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0, 3))

@@ -254,6 +254,10 @@ class TestWindows:
             walked.append(line)
         assert ancestors(torch.tensor(parents, dtype=torch.long)).tolist() == walked
 
+    def test_ancestors_on_a_device_are_computed_without_reading_it(self) -> None:
+        on_device = ancestors(torch.tensor([-1, 0, 0], device="meta"))  # to read it is an error
+        assert (on_device.device.type, tuple(on_device.shape)) == ("meta", (3, 3))
+
     def test_new_nodes_see_their_ancestors_and_every_token_and_are_read_once(self) -> None:
         target, windows = watched([3, 1])
         target.prefill()

@@ -90,9 +90,10 @@ class TestSheets:
         assert (again.used, again.enumerated) == (0, 0)
 
     def test_fresh_enumerates_again_and_keeps(self, tmp_path: Path) -> None:
-        proved(tmp_path, "monday")
-        assert proved(tmp_path, "tuesday", fresh=True).enumerated == 2 * len(FEW)
-        assert proved(tmp_path, "wednesday").used == 2 * len(FEW)
+        folder = tmp_path / "cache" / "laws"  # which the first command makes
+        proved(folder, "monday")
+        assert proved(folder, "tuesday", fresh=True).enumerated == 2 * len(FEW)
+        assert proved(folder, "wednesday").used == 2 * len(FEW)
 
     @pytest.mark.parametrize("damage", ["byte", "cut", "empty"])
     def test_a_damaged_sheet_is_enumerated_again(self, tmp_path: Path, damage: str) -> None:
@@ -173,8 +174,9 @@ class TestSources:
         written = (ROOT / "methods" / "speculative.py").stat().st_ctime
         monkeypatch.setattr("stridebench.harness.IMPORTED", written - 1)
         assert kept_laws.digest(("stridebench.methods.speculative",)) is None
-        monkeypatch.setattr("stridebench.harness.IMPORTED", math.inf)
+        monkeypatch.setattr("stridebench.harness.IMPORTED", 1e10)  # a command of the year 2286
         kept_laws.digest.cache_clear()
+        assert kept_laws.digest(("stridebench.methods.speculative",)) is not None
         used = keeper(tmp_path, "monday")
         with keeping(used), sheet(method()):
             kept("what", lambda: {(1,): 1.0})
@@ -350,6 +352,12 @@ def test_bugs_are_tried_in_one_piece_of_a_setting(piece: Piece, bugs: bool, monk
 def test_the_worse_piece_decides(dear: dict[str, Any] | None, expected: tuple[Any, ...]) -> None:
     row = joined(ROW, dear)
     assert (row["verdict"], row["case"], row["seconds"]) == expected
+
+
+def test_a_piece_with_a_distance_is_told_before_one_in_which_the_method_was_its_reference() -> None:
+    undrafted = {**ROW, "verdict": "approximate", "total_variation": None}
+    row = joined(undrafted, {**undrafted, "total_variation": 0.0, "case": "two"})
+    assert (row["total_variation"], row["case"]) == (0.0, "two")
 
 
 def test_a_mutant_that_the_first_piece_does_not_catch_is_tried_on_the_other() -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from stridebench.harness.discover import load_all
 from stridebench.harness.errors import ContractError, EnumerationLimit, UsageError
 from stridebench.harness.plan import presets, resolve
 from stridebench.harness.proof import cases as proof_cases
+from stridebench.harness.proof import mutants as proof_mutants
 from stridebench.harness.proof.cases import CASES, GRID_CASES, Case, cases_of, wider_cases_of
 from stridebench.harness.proof.catalogue import Piece, compute
 from stridebench.harness.proof.distance import (
@@ -471,6 +472,16 @@ class TestInjection:
             )
 
         assert [tried.caught for tried in [try_one(mutant, [kind()]) for mutant in Harmless.mutants]] == [False]
+
+    def test_a_bug_that_is_not_caught_names_the_case_in_which_it_added_most(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        added = dict(zip(SMALL[:3], (CAUGHT / 4, CAUGHT / 2, CAUGHT / 3), strict=True))
+        measured = lambda method, case, effort: SimpleNamespace(total_variation=added[case])  # noqa: E731
+        monkeypatch.setattr(proof_mutants, "measure", measured)
+        method = METHODS.get("speculative").variants()[0]
+        tried = proof_mutants.try_mutant(method, method.mutants[0], SMALL[:3], {})
+        assert (tried.total_variation, tried.case) == (CAUGHT / 2, str(SMALL[1]))
 
     def test_caught_is_above_its_limit(self) -> None:
         assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught

@@ -288,6 +288,7 @@ def test_the_ks_distance_is_scipys_ties_included() -> None:
     assert result.statistic == pytest.approx(ks_2samp(a, b).statistic)
     assert paired_tests.ks_test(a, a + 3.0).p < 0.01
     assert paired_tests.ks_test(a, a).p == 1.0
+    assert paired_tests.ks_test(a, b.iloc[:5:-1]) == paired_tests.ks_test(a.iloc[6:], b.iloc[6:])  # the shared prompts
 
 
 def test_the_standard_error_is_corrected_for_the_number_of_clusters() -> None:

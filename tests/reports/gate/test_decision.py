@@ -259,6 +259,7 @@ def judged(word: str | None) -> FakeStore:
     """A run whose baseline cell, which drafts nothing, has a verdict."""
     store = run(Sim())
     store.body["cells"]["ar"]["verdict"] = store.cell("ar").facts["verdict"] = {"word": word}
+    store.cell("ar").facts["label"] = "plain decoding"
     return store
 
 
@@ -282,7 +283,8 @@ def judged(word: str | None) -> FakeStore:
 def test_a_verdict_that_got_worse_fails(before: str | None, after: str | None, verdict: str) -> None:
     result = gate(judged(after), make_baseline(judged(before)))
     assert result.verdict == verdict
-    assert [row.metric for row in result.rows if row.verdict == "fail"] == ["verdict"] * (verdict == "fail")
+    failed = [(row.label, row.metric) for row in result.rows if row.verdict == "fail"]
+    assert failed == [("plain decoding", "verdict")] * (verdict == "fail")
     assert f'failures="{int(verdict == "fail")}"' in junit(result)
 
 

@@ -234,13 +234,13 @@ def test_chains_are_read_if_windows_have_the_logits_of_the_whole_chain(wrong: st
 
 
 def test_several_sequences_attend_each_to_its_own_entries() -> None:
-    """Grouped heads, a chain behind others, one row with a mask and a prompt."""
+    """Grouped heads, a chain behind others, a prompt, rows with a mask, and a prompt of two tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def random(heads: int, count: int) -> Tensor:
         return torch.randn(1, heads, count, 8, generator=generator, dtype=torch.float64)
 
-    counts, lengths = [1, 3, 2], [4, 0, 3]
+    counts, lengths = [1, 3, 2, 2], [4, 0, 3, 0]
     slots = [Slots(1, 16) for _ in counts]
     for one, length in zip(slots, lengths, strict=True):
         if length:
@@ -248,17 +248,18 @@ def test_several_sequences_attend_each_to_its_own_entries() -> None:
             one.length = length
     mask = torch.zeros(2, 5).double()
     mask[0, 4] = mask[1, 3] = HIDDEN
-    layer = PackedLayer(counts, [one.layers[0] for one in slots], [None, None, mask])
-    query, keys, values = random(4, 6), random(2, 6), random(2, 6)
-    arguments = packed_arguments(torch.arange(6), [layer])
-    assert arguments["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5]] and arguments["use_cache"] is True
+    masks = [None, None, mask, None]
+    layer = PackedLayer(counts, [one.layers[0] for one in slots], masks)
+    query, keys, values = random(4, 8), random(2, 8), random(2, 8)
+    arguments = packed_arguments(torch.arange(8), [layer])
+    assert arguments["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 6, 7]] and arguments["use_cache"] is True
     assert tuple(arguments["attention_mask"].shape) == (1, 1, 1, 1) and not arguments["attention_mask"].any()
     packed, same = arguments["past_key_values"].layers[0].update(keys, values)
     assert same is values
     for scale in (None, 0.25):
         out, weights = attend(torch.nn.Identity(), query, packed, values, None, scaling=scale)
-        assert weights is None and tuple(out.shape) == (1, 6, 4, 8) and out.is_contiguous()
-        for rows, one, own in zip(torch.split(torch.arange(6), counts), slots, (None, None, mask), strict=True):
+        assert weights is None and tuple(out.shape) == (1, 8, 4, 8) and out.is_contiguous()
+        for rows, one, own in zip(torch.split(torch.arange(8), counts), slots, masks, strict=True):
             ends = one.length + len(rows)
             sees = torch.ones(len(rows), ends).tril(one.length).bool() if own is None else own == 0
             entries = (row[:, :, :ends].repeat_interleave(2, 1) for row in (one.layers[0].keys, one.layers[0].values))

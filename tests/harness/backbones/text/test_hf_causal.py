@@ -223,6 +223,8 @@ def test_tied_weights_are_lent_once_and_untied_ones_twice(tie: bool) -> None:
     lent = FusedLlama(llama).tied_embeddings()
     assert (lent.embed is lent.unembed) is tie
     torch.testing.assert_close(lent.unembed, expected, rtol=0, atol=1e-12)
+    linears = [module for module in llama.model.layers.modules() if isinstance(module, torch.nn.Linear)]
+    assert linears and not any(linear.weight.numel() for linear in linears)  # no layer is held twice
 
 
 def test_a_sequence_that_is_over_frees_its_slots_without_the_collector(model: HFCausal) -> None:
