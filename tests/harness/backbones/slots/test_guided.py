@@ -58,6 +58,12 @@ def test_scales_zero_and_one_give_a_single_branch(scale: float) -> None:
     torch.testing.assert_close(rows, alone, rtol=0, atol=0)
 
 
+def test_at_scale_one_only_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = MODEL.cache()
+    monkeypatch.setattr(other, "extend", lambda window: pytest.fail("the other branch must not run"))
+    feed(GuidedCache(MODEL.cache(), 1, scale=1.0, unconditional=other, negative=[3]), [0, 1], 0)
+
+
 def test_without_a_scale_only_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     other = MODEL.cache()
     monkeypatch.setattr(other, "extend", lambda window: pytest.fail("the other branch must not run"))
