@@ -15,6 +15,7 @@ from typing import Any
 from stridebench.harness.proof import cases, distance
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import Effort
+from stridebench.harness.registry import METHODS
 
 FILE = Path(__file__).with_name("fixed_cases.txt")
 
@@ -37,9 +38,12 @@ def lines_of(name: str, value: Any) -> Iterator[str]:
 
 def fixed() -> str:
     """The constants of the cases, and the efforts with which they are enumerated."""
-    constants = {name: value for name, value in vars(cases).items() if name.isupper()}
-    efforts = {name: value for name, value in vars(distance).items() if isinstance(value, Effort) or name == "MANY"}
-    lines = [line for name, value in {**constants, **efforts}.items() for line in lines_of(name, value)]
+    constants = {name: value for name, value in vars(cases).items() if name.isupper()} | {"MANY": distance.MANY}
+    lines = [line for name, value in constants.items() for line in lines_of(name, value)]
+    for name, effort in vars(distance).items():
+        if isinstance(effort, Effort):
+            proofs = [draws.limits for draws in effort.draws(METHODS.get("lookahead")())]
+            lines.append(f"{name} {proofs}")
     return "\n".join(lines) + "\n"
 
 
