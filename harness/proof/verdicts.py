@@ -8,6 +8,7 @@ from typing import Any
 
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.batch import Batch, Slot
+from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method
@@ -20,7 +21,7 @@ from stridebench.harness.machine.device import free_memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
 from stridebench.harness.proof.cases import WIDER_CASES, Case, batch_cases_of, cases_of
-from stridebench.harness.proof.distance import QUICK, diverge
+from stridebench.harness.proof.distance import QUICK, diverge, reference_of
 from stridebench.harness.proof.kept_laws import setting
 from stridebench.harness.proof.prove import Proof, prove
 from stridebench.harness.record.columns import Sample
@@ -128,10 +129,10 @@ class Verdicts:
         return self._greedy[key]
 
     def _compare(self, cell: Cell) -> StoredVerdict:
-        """Decode some prompts greedily in fp32, with the method in batches as in the cell, and with the baseline."""
+        """Decode some prompts greedily in fp32, with the method in batches as in the cell, and with its reference."""
         check = self.plan.suite.suite.greedy_check
         prompts = self.plan.prompts[cell.task][: check.prompts]
-        baseline = METHODS.get(BASELINE)()
+        baseline = reference_of(cell.method) or METHODS.get(BASELINE)()
         divergences: list[StoredDifference] = []
         encoded_prompts = [self._model().open(prompt) for prompt in prompts]
         jobs = [
@@ -183,10 +184,13 @@ class Verdicts:
         return decode(method, run).tokens
 
     def _margin(self, encoded: EncodedPrompt, tokens: tuple[int, ...], reference: tuple[int, ...], at: int) -> float:
-        """Return the target's logit of the reference's token minus that of the other, where they diverge."""
-        if at >= min(len(tokens), len(reference)):
-            return float("inf")
+        """Return the target's logit of the reference's token minus that of the other, where they diverge.
+
+        It is infinite if one of them ends there, and for a masked model, which has no distribution of a next token.
+        """
         model = self._model()
+        if at >= min(len(tokens), len(reference)) or Requirement.BIDIRECTIONAL in model.capabilities.meets:
+            return float("inf")
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
         ids = (*encoded.tokens, *reference[:at])
         models = Models(model, lambda name: model, ids, encoded=EncodedPrompt(ids, encoded.cache))

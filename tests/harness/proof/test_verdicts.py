@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.method import Claim, Method
@@ -23,6 +24,7 @@ from stridebench.harness.proof.cases import WIDER_CASES, Case
 from stridebench.harness.proof.distance import QUICK
 from stridebench.harness.proof.prove import Proof
 from stridebench.harness.proof.verdicts import Verdicts, timed_verdict, unproved
+from stridebench.methods.masked_diffusion import MaskedDiffusion
 from tests.support.faulty_methods import RaisesOnToys, WrongLate
 from tests.support.one_by_one import OneByOne
 
@@ -123,6 +125,19 @@ class TestGreedy:
         flat = Tabular("tabular", {"vocabulary": 3, "context": 80, "seed": 4, "sharpness": 1e-5})
         tied = judge(flat).of(cell_of(method, batch, "random"), [sample()])
         assert (tied.word, tied.greedy) == ("exact", "0/2 equal, 2 tied (fp32, 8 tokens)")
+
+    @pytest.mark.parametrize(("rule", "word", "greedy"), [("static:1", "exact", "2/2"), ("static:2", "broken", "0/2")])
+    def test_masked_models_are_decoded_as_by_their_own_baseline(
+        self, rule: str, word: str, greedy: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Claiming(MaskedDiffusion):
+            claim = Claim.SAME_LAW
+            reference = MaskedDiffusion()
+
+        monkeypatch.setattr(verdicts, "prove", lambda method, cases, **named: proof())
+        model = MaskedTabular("masked_tabular", {"vocabulary": 3, "context": 80, "seed": 4})
+        verdict = judge(model).of(cell_of(Claiming(rule=rule), backbone="random"), [sample()])
+        assert (verdict.word, verdict.greedy) == (word, f"{greedy} equal (fp32, 8 tokens)")
 
     def test_the_baseline_and_a_setting_are_decoded_once_on_each_prompt(self, monkeypatch: pytest.MonkeyPatch) -> None:
         decode, decoded = verdicts.decode, []
