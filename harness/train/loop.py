@@ -25,7 +25,7 @@ from stridebench.harness.train.recipe import Recipe
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY_S = 120.0
-CURVE_POINTS = 400
+CURVE_POINTS = 100
 
 
 @dataclass(frozen=True)
