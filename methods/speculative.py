@@ -22,6 +22,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import (
+    DROPPED_FOR_ANOTHER,
     DROPPED_FOR_ITS_DOUBT,
     DROPPED_FOR_ITS_PROBABILITY,
     HEAD_FILES,
@@ -70,7 +71,8 @@ class Speculative(Method[ModelDrafter]):
             drafts. ``entropy`` ends it before a position of high entropy. ``ema`` drafts one more than was accepted
             lately. ``table:1=8,4=3`` is for batches: 8 tokens for one decode, 3 from four on. ``head:t`` ends it
             behind a token if one of those before is rejected with a probability above t, as ``head`` predicts; gamma
-            is 20 in the paper.
+            is 20 in the paper. ``budget:B`` keeps the B drafts of a batch that most likely survive, by the products of
+            the drafter's highest probabilities.
         acceptance: ``exact``, or a rule that changes the output: ``mixture:0.9``, ``cascade:0.5``,
             ``cascade_token:0.25``, ``typical:0.09,0.3``, ``relaxed:3,0.2``, ``thresholds:0.5,1``, ``fly:6,0.3`` (see
             `LossyRule`). The window of ``fly`` is never longer than gamma - 1.
@@ -99,6 +101,7 @@ class Speculative(Method[ModelDrafter]):
         MOST_PROBABLE_DRAFTS,
         DROPPED_FOR_ITS_PROBABILITY,
         DROPPED_FOR_ITS_DOUBT,
+        DROPPED_FOR_ANOTHER,
         RATIO_CAPPED_ONCE,
         STOP_WITH_TOKEN_RESIDUAL,
         COMPARED_WITH_NEIGHBOUR,
@@ -141,7 +144,7 @@ class Speculative(Method[ModelDrafter]):
         return Claim.DECLARED if rule.declares else Claim.APPROXIMATE
 
     def _length(self) -> DraftLength:
-        return DraftLength.of("speculative", self.policy, self.gamma, has_head=True)
+        return DraftLength.of("speculative", self.policy, self.gamma, of_model=True)
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
@@ -228,6 +231,7 @@ class Speculative(Method[ModelDrafter]):
             *by_law,
             cls("toy", 3, policy="p_min:0.5"),
             cls("toy", 4, "block", "head:0.6", head="toy"),
+            cls("toy", 3, policy="budget:1"),
             cls("toy", 3, mask="pard"),
             cls("toy", 3, "block", "conf:0.6", mask=1),
             *lossy,

@@ -32,8 +32,9 @@ class Stage(IntEnum):
 
     PREFILL = 0
     DRAFT = 1
-    TARGET = 2
-    READY = 3
+    SHARE = 2
+    TARGET = 3
+    READY = 4
 
 
 class Pass(NamedTuple):
@@ -41,6 +42,22 @@ class Pass(NamedTuple):
 
     cache: Cache
     window: Window
+
+
+class SharedFigures(NamedTuple):
+    """Figures that the decodes of a batch show each other, in the order of the batch.
+
+    Args:
+        own: index of those of the decode that asks.
+    """
+
+    figures: tuple[tuple[float, ...], ...]
+    own: int
+
+    @classmethod
+    def alone(cls, figures: Sequence[float]) -> SharedFigures:
+        """Return those of a decode that has no batch."""
+        return cls((tuple(figures),), 0)
 
 
 class BatchStopped(BaseException):
@@ -60,6 +77,7 @@ class Slot:
         self.stage = Stage.READY
         self.waiting_for: Pass | None = None
         self.answer: Rows | Exception | None = None
+        self.shared = SharedFigures.alone(())
         self.over = self._stopped = False
         self._back, self._turn = back, SimpleQueue[None]()
 
@@ -80,6 +98,13 @@ class Slot:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def share(self, figures: Sequence[float]) -> SharedFigures:
+        """Wait until the others have drafted too, and return the figures of all that share some in this lock step."""
+        self.shared = SharedFigures.alone(figures)
+        if not self.over:
+            self._wait(Stage.SHARE, None)
+        return self.shared
 
     def _wait(self, stage: Stage, request: Pass | None) -> None:
         self.stage, self.waiting_for = stage, request
@@ -218,6 +243,11 @@ def _serve(slots: Sequence[Slot]) -> list[Slot]:
         return []
     stage = min(slot.stage for slot in slots)
     going = [slot for slot in slots if slot.stage is stage]
+    if stage is Stage.SHARE:
+        figures = tuple(slot.shared.figures[0] for slot in going)
+        for own, slot in enumerate(going):
+            slot.shared = SharedFigures(figures, own)
+        return going
     reading = [(slot, slot.waiting_for) for slot in going if slot.waiting_for is not None]
     answers = extend_all([request.cache for _, request in reading], [request.window for _, request in reading])
     for (slot, _), answer in zip(reading, answers, strict=True):

@@ -26,7 +26,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, MarkovHead, read_shape
-from stridebench.methods.drafters.draft_model import check_shapes, check_target
+from stridebench.methods.drafters.checkpoint import check_shapes, check_target
 from stridebench.methods.drafters.eagle.drafter import RankedTree, allowed, cell_mask, grow_best, rerank
 from stridebench.methods.drafters.heads.drafter import wave
 

@@ -6,12 +6,14 @@ import json
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError, listed
+from stridebench.harness.core.run import Run
+from stridebench.harness.errors import UsageError, WeightsError, listed
 from stridebench.harness.kernels import int8
 
 FILES = ("model.safetensors", "pytorch_model.bin")
@@ -105,3 +107,61 @@ def check_finite(folder: Path, module: nn.Module) -> None:
 
 def _listed(verb: str, keys: Collection[str]) -> str:
     return f"{verb} {listed(list(keys))}" if keys else ""
+
+
+@runtime_checkable
+class MadeFor(Protocol):
+    """The target of a drafter, by its configuration."""
+
+    @property
+    def backbone(self) -> str:
+        """Return the name of the target."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the hash of its weights and of the settings of its distributions, guidance included."""
+
+    @property
+    def branches(self) -> int:
+        """Return the number of branches of guidance: 1 or 2."""
+
+
+def check_shapes(folder: Path, run: Run, width: int, vocabulary: int) -> None:
+    """Reject a published drafter whose sizes are not the target's.
+
+    Args:
+        vocabulary: ids that it knows; 0: any.
+
+    Raises:
+        WeightsError: says which size is another.
+    """
+    own = run.capabilities
+    if width != own.width:
+        raise WeightsError(
+            f"the drafter in {folder} reads rows of width {width}, and those of {run.backbone} have {own.width}: take "
+            f"the drafter that was published for it"
+        )
+    if vocabulary not in (0, own.vocabulary):
+        raise WeightsError(
+            f"the drafter in {folder} has a vocabulary of {vocabulary} ids, and {run.backbone} of {own.vocabulary}: "
+            f"take the drafter that was published for it"
+        )
+
+
+def check_target(made_for: MadeFor, run: Run) -> None:
+    """Reject a drafter of another backbone; a published one names none, and its shapes are held against the target's.
+
+    Raises:
+        UsageError: the target is guided, and the drafter has one branch.
+        WeightsError: it was trained for another backbone.
+    """
+    if run.capabilities.branches > made_for.branches:
+        raise UsageError(
+            f"{run.backbone} is guided and its drafter was trained without guidance: take one trained with two "
+            f"branches, or a target at guidance 1"
+        )
+    if made_for.fingerprint and made_for.fingerprint != run.fingerprint:
+        raise WeightsError(
+            f"the drafter was trained for {made_for.backbone} ({made_for.fingerprint[:12]}), and the target is "
+            f"{run.backbone} ({run.fingerprint[:12]}): train one for it with `stride train drafter`"
+        )

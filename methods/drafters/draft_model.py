@@ -3,23 +3,24 @@
 Sources of the policies: `keep`, Mamou et al. 2024 (DISCO), arXiv:2405.04304, with a threshold for a classifier, as in
 transformers' ``ConfidenceCriteria``; `conf`, vLLM's ``draft_confidence_threshold``; `p_min`, llama.cpp; `entropy`,
 Agrawal et al. 2024 (AdaEDL), arXiv:2410.18351; `ema`, SGLang's adaptive number of steps; `table`, vLLM's
-``num_speculative_tokens_per_batch_size``; `head`, Huang et al. 2024 (SpecDec++), arXiv:2405.19715, Algorithm 1.
+``num_speculative_tokens_per_batch_size``; `head`, Huang et al. 2024 (SpecDec++), arXiv:2405.19715, Algorithm 1;
+`budget`, vLLM's adaptive verification, with the highest probabilities in place of its fitted model of acceptance.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stridebench.harness.core.batch import SharedFigures
 from stridebench.harness.core.draft import Acceptance, Draft
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
@@ -28,10 +29,12 @@ from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters import checkpoint
 
-POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2, "table": 1.0, "head": 0.3}
+POLICIES = {"conf": 0.4, "keep": 0.4, "p_min": 0.75, "entropy": 0.4, "ema": 0.2, "table": 1.0, "head": 0.3, "budget": 8}
 """Policies of the length of a draft, and the number of each unless it is given, as in ``conf:0.6``."""
-BY_LAW = ("conf", "keep", "p_min", "entropy")
+BY_LAW = ("conf", "keep", "p_min", "entropy", "budget")
 """Policies that read the drafter's distribution."""
+OF_MODELS = ("head", "budget")
+"""Policies of drafts that a `ModelDrafter` draws."""
 LEARNING = ("entropy", "ema")
 """Policies that follow how many drafts were accepted."""
 SPREAD, TARGET_RATE, STEP, OLD_RATE, OLD_THRESHOLD = 0.2, 0.9, 0.01, 0.5, 0.9
@@ -60,12 +63,12 @@ class DraftLength:
     rate: float = 0.0
 
     @classmethod
-    def of(cls, method: str, policy: str, most: int, has_law: bool = True, has_head: bool = False) -> DraftLength:
+    def of(cls, method: str, policy: str, most: int, has_law: bool = True, of_model: bool = False) -> DraftLength:
         """Return the policy ``NAME`` or ``NAME:NUMBER``; ``table:1=8,4=3`` lists batch sizes and most tokens.
 
         Args:
             has_law: false for drafters that propose point masses.
-            has_head: whether the method has a head that reads the drafter's rows.
+            of_model: whether a `ModelDrafter` draws the drafts.
 
         Raises:
             UsageError: there is no such policy, its number is out of range, or it needs a distribution.
@@ -78,8 +81,12 @@ class DraftLength:
                 f"{method}: policy {name} reads the drafter's distribution, and copied tokens have none; take "
                 f"{' or '.join(other for other in POLICIES if other not in BY_LAW)}"
             )
-        if name == "head" and not has_head:
-            raise UsageError(f"{method}: policy head is one of speculative's; take ema or table, or conf if it has q")
+        if name in OF_MODELS and not of_model:
+            raise UsageError(f"{method}: policy {name} is one of speculative's; take ema or table, or conf if it has q")
+        if name == "budget":
+            if number and not (number.isdecimal() and int(number)):
+                raise UsageError(f"{method}: policy is {policy!r}; give the drafts of a batch, as in budget:12")
+            return cls(name, float(number or POLICIES[name]))
         if name == "table":
             return cls(name, steps=_steps(method, policy, number))
         value = _share(method, policy, number) if number else POLICIES.get(name, 0.0)
@@ -111,6 +118,25 @@ class DraftLength:
         return (self.name == "keep" and bool(law[0, x] < self.threshold)) or (
             self.name == "head" and 1 - kept > self.threshold
         )
+
+    def in_budget(self, run: Run, survivals: Sequence[float]) -> int:
+        """Return how many drafts are among the `value` ones of all decodes in the batch that most likely survive.
+
+        A draft that is left out was never looked at: its rank, and those of drafts before it, follow from distributions
+        given drafts that stay. So the outputs of all decodes have the target's distribution jointly.
+
+        Args:
+            survivals: of each draft, falling.
+        """
+        if self.name != "budget":
+            return len(survivals)
+        shared = SharedFigures.alone(survivals) if run.slot is None else run.slot.share(survivals)
+        ranked = sorted(
+            (-survival, depth, row)
+            for row, figures in enumerate(shared.figures)
+            for depth, survival in enumerate(figures)
+        )
+        return sum(row == shared.own for _, _, row in ranked[: int(self.value)])
 
     def follow(self, drafted: int, acceptance: Acceptance) -> None:
         """Learn from a step; reads its acceptance if the policy learns."""
@@ -268,7 +294,8 @@ class ModelDrafter:
         self.session.sync(run.target.tokens)
         tokens: list[Tensor] = []
         probs: list[Tensor] = []
-        kept = 1.0
+        survivals: list[float] = []
+        kept = survival = 1.0
         head = AcceptanceHead.open(run, self.head, self.session) if self.head else None
         room = self.session.capabilities.context - len(self.session)
         for logits in self._rows(min(self.length.limit(run, self.gamma), run.room - 1, room)):
@@ -279,14 +306,18 @@ class ModelDrafter:
             if head is not None and tokens:
                 kept *= float(head(self.session.newest[-1, 0, 0]))
             x = self._token(run, q)
+            if self.length.name == "budget":
+                survival *= float(highest(law))
             self.session.append(x)
             tokens.append(x)
             probs.append(q)
+            survivals.append(survival)
             if self.length.ends_behind(law, x, kept):
                 break
-        if not tokens:
+        count = self.length.in_budget(run, survivals[: len(tokens)])
+        if not count:
             return run.nothing
-        return Draft(torch.cat(tokens), None if self.length.name == "p_min" else torch.cat(probs))
+        return Draft(torch.cat(tokens[:count]), None if self.length.name == "p_min" else torch.cat(probs[:count]))
 
     def _rows(self, drafts: int) -> Iterator[Float[Tensor, "1 V"]]:
         """Yield the logits of each draft. A pass reads the drafts before it; with masks, one pass reads none of them.
@@ -304,64 +335,6 @@ class ModelDrafter:
         if self.length.name == "p_min":
             return q.argmax(-1)
         return run.draws.race(q, [len(self.session)]) if self.coupled else run.draws.categorical(q, "draft")
-
-
-@runtime_checkable
-class MadeFor(Protocol):
-    """The target of a drafter, by its configuration."""
-
-    @property
-    def backbone(self) -> str:
-        """Return the name of the target."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the hash of its weights and of the settings of its distributions, guidance included."""
-
-    @property
-    def branches(self) -> int:
-        """Return the number of branches of guidance: 1 or 2."""
-
-
-def check_shapes(folder: Path, run: Run, width: int, vocabulary: int) -> None:
-    """Reject a published drafter whose sizes are not the target's.
-
-    Args:
-        vocabulary: ids that it knows; 0: any.
-
-    Raises:
-        WeightsError: says which size is another.
-    """
-    own = run.capabilities
-    if width != own.width:
-        raise WeightsError(
-            f"the drafter in {folder} reads rows of width {width}, and those of {run.backbone} have {own.width}: take "
-            f"the drafter that was published for it"
-        )
-    if vocabulary not in (0, own.vocabulary):
-        raise WeightsError(
-            f"the drafter in {folder} has a vocabulary of {vocabulary} ids, and {run.backbone} of {own.vocabulary}: "
-            f"take the drafter that was published for it"
-        )
-
-
-def check_target(made_for: MadeFor, run: Run) -> None:
-    """Reject a drafter of another backbone; a published one names none, and its shapes are held against the target's.
-
-    Raises:
-        UsageError: the target is guided, and the drafter has one branch.
-        WeightsError: it was trained for another backbone.
-    """
-    if run.capabilities.branches > made_for.branches:
-        raise UsageError(
-            f"{run.backbone} is guided and its drafter was trained without guidance: take one trained with two "
-            f"branches, or a target at guidance 1"
-        )
-    if made_for.fingerprint and made_for.fingerprint != run.fingerprint:
-        raise WeightsError(
-            f"the drafter was trained for {made_for.backbone} ({made_for.fingerprint[:12]}), and the target is "
-            f"{run.backbone} ({run.fingerprint[:12]}): train one for it with `stride train drafter`"
-        )
 
 
 # Bugs to inject, which `stride verify` must catch.
@@ -383,6 +356,12 @@ DROPPED_FOR_ITS_PROBABILITY = Mutant(
     "if self.length.ends_behind(law, x, kept):",
     "if self.length.ends_behind(law, x, kept) and (tokens.pop(), probs.pop()):",
     "a drawn token is dropped because it is improbable",
+)
+DROPPED_FOR_ANOTHER = Mutant(
+    f"{__name__}:ModelDrafter.propose",
+    "survival *= float(highest(law))",
+    "survival *= float(law[0, x])",
+    "the budget of a batch goes to the drafts that turned out probable",
 )
 DROPPED_FOR_ITS_DOUBT = Mutant(
     f"{__name__}:ModelDrafter.propose",

@@ -25,7 +25,7 @@ from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError, WeightsError, warn_unread
 from stridebench.methods.drafters import checkpoint
-from stridebench.methods.drafters.draft_model import check_shapes
+from stridebench.methods.drafters.checkpoint import check_shapes
 from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet
 from stridebench.methods.drafters.eagle.published import read_layer
 from stridebench.methods.drafters.heads.drafter import CANDIDATES, UNKNOWN, wave

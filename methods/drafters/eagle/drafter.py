@@ -25,7 +25,7 @@ from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.methods.drafters.draft_model import check_shapes, check_target
+from stridebench.methods.drafters.checkpoint import check_shapes, check_target
 from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterNet, taps_of
 from stridebench.methods.drafters.eagle.published import Kind
 from stridebench.methods.verifiers.tree import POINT_MASSES

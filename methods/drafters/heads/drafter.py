@@ -19,7 +19,7 @@ from torch import Tensor
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
-from stridebench.methods.drafters.draft_model import check_target
+from stridebench.methods.drafters.checkpoint import check_target
 from stridebench.methods.drafters.heads.net import Config, Heads, Unembeds, read_config
 from stridebench.methods.drafters.tree_shapes import TreeShape, best_tree, branching, published
 

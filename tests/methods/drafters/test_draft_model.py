@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors.torch import save_model
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core import draft as outcomes
-from stridebench.harness.core.batch import Slot
+from stridebench.harness.core.batch import Batch, Slot
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.models import Models
@@ -25,6 +26,7 @@ from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import (
+    DROPPED_FOR_ANOTHER,
     DROPPED_FOR_ITS_DOUBT,
     DROPPED_FOR_ITS_PROBABILITY,
     AcceptanceHead,
@@ -75,7 +77,7 @@ def test_where_a_draft_ends_by_hand(policy: str, before: bool, behind: list[bool
 
 
 def test_by_a_head_a_draft_ends_behind_a_token_if_those_before_are_doubted() -> None:
-    one = DraftLength.of("speculative", "head:0.4", 8, has_head=True)
+    one = DraftLength.of("speculative", "head:0.4", 8, of_model=True)
     assert [one.ends_behind(LAW, torch.tensor([0]), kept) for kept in (1.0, 0.61, 0.59)] == [False, False, True]
 
 
@@ -218,6 +220,28 @@ def test_no_policy_moves_the_output(policy: str, verifier: str) -> None:
     assert prove(Speculative("toy", 2, verifier, policy), CASES[:4], mutants=False).verdict == "exact"
 
 
+def test_the_budget_of_a_batch_goes_to_the_drafts_that_most_likely_survive() -> None:
+    """Three decodes, of which the last has no room for a draft."""
+    one, kept = DraftLength.of("speculative", "budget:4", 8, of_model=True), dict[int, int]()
+    survivals = [(0.9, 0.5, 0.5), (0.8, 0.6, 0.1), ()]
+
+    def job(number: int, slot: Slot | None) -> None:
+        run = Run.of(
+            Models(MODEL, toy_drafter(MODEL), (0, 1), slot=slot), Sampling(1.0), 20, SeededDraws(0, "t", "p", 0)
+        )
+        kept[number] = one.in_budget(run, survivals[number])
+
+    for size, expected in ((3, {0: 2, 1: 2, 2: 0}), (1, {0: 3, 1: 3, 2: 0})):
+        results = Batch[None](size).run([partial(job, number) for number in range(3)])
+        assert results == [None] * 3 and kept == expected
+
+
+def test_a_budget_of_a_batch_is_exact_unless_it_looks_at_drawn_tokens() -> None:
+    method = Speculative("toy", 2, policy="budget:1")
+    assert prove(method, BATCH_CASES[:1], mutants=False).verdict == "exact"
+    assert try_mutant(method, DROPPED_FOR_ANOTHER, BATCH_CASES[:1], {}).total_variation > 1e-2
+
+
 def test_a_table_in_a_batch_is_exact() -> None:
     assert prove(Speculative("toy", 2, policy="table:1=2,2=1"), BATCH_CASES[1:], mutants=False).verdict == "exact"
 
@@ -241,6 +265,8 @@ def test_chains_of_eagle_end_by_a_policy(policy: str) -> None:
         ("speculative", {"policy": "head:0.3"}, "give policy head:0.3 and head=FOLDER together"),
         ("speculative", {"head": "folder"}, "policy is '', head 'folder' and mask None"),
         ("speculative", {"policy": "head", "head": "folder", "mask": 1}, "without a mask, and put config.json with"),
+        ("speculative", {"policy": "budget:0"}, "give the drafts of a batch, as in budget:12"),
+        ("eagle1", {"policy": "budget", "widths": (1, 1)}, "policy budget is one of speculative's"),
         ("eagle1", {"policy": "head", "widths": (1, 1)}, "policy head is one of speculative's"),
         ("prompt_lookup", {"policy": "conf:0.4"}, "copied tokens have none; take ema or table"),
         ("suffix", {"policy": "entropy"}, "suffix: policy entropy reads the drafter's distribution"),
