@@ -156,7 +156,7 @@ class PardCode(Code):
         tokens = self._rows(np.random.default_rng(0), 8, held_out=True)
         rows = MaskChains.of(np.full(self.length, self.drafts - 1))
         right = self._read(model, tokens, rows).argmax(2) == rows.predicted(tokens)
-        return {f"top1_{j + 1}": float(right[:, rows.depth == j].float().mean()) for j in range(self.drafts)}
+        return {f"guessed_{j + 1}": float(right[:, rows.depth == j].float().mean()) for j in range(self.drafts)}
 
     def _config(self, model: nn.Module) -> Any:
         config: Any = model.config

@@ -64,7 +64,7 @@ def test_a_drafter_for_pard_reads_masks_in_a_decode_as_in_its_training(tmp_path:
     recipe = PardCode(vocabulary=300, width=32, heads=2, inner=48, length=32, batch=2, steps=12, drafts=4)
     done = train("pard", recipe, tmp_path / "pard", {})
     figures = json.loads((done.folder / "card.json").read_text())["figures"]
-    assert done.finished and list(figures) == ["top1_1", "top1_2", "top1_3", "top1_4"]
+    assert done.finished and list(figures) == ["guessed_1", "guessed_2", "guessed_3", "guessed_4"]
     model = presets.load(str(done.folder), "fp32")
     assert model.capabilities.pard == recipe.mask and recipe.mask not in model.encode(written(1)[0].text)
     network = LlamaForCausalLM.from_pretrained(done.folder, dtype=torch.float32)
