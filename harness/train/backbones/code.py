@@ -143,7 +143,9 @@ class PardCode(Code):
     @cached_property
     def mask(self) -> int:
         """The id of the byte 255, which no program has."""
-        return int(self.tokenizer.token_to_id("\u00ff"))
+        byte = self.tokenizer.token_to_id("\u00ff")
+        assert byte is not None, "its alphabet has all bytes"
+        return byte
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
