@@ -6,6 +6,7 @@ Nothing here is measured or random: the same costs give the same choice. A run s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ def choose(plan: Plan, costs: CellCosts, seconds: float) -> Chosen:
     """Return what fits into a budget.
 
     Texts get shorter before a cell is dropped, the dearest cells go first, and the time that is left is for prompts.
-    Cells without a measured cost are dropped.
+    The last method of a model goes only if no other model has more than one. Cells without a measured cost are dropped.
 
     Raises:
         UsageError: not even the cheapest cell fits.
@@ -100,9 +101,12 @@ def described(plan: Plan) -> list[str]:
 
 
 def _leaves(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells that may go: those of methods, and baselines that no method is compared with."""
+    """Return the cells that may go next: those of methods, and baselines that no method is compared with."""
     needed = {cell.setting for cell in cells if cell.role == "method"}
-    return [cell for cell in cells if cell.role == "method" or (cell.role == "baseline" and cell.setting not in needed)]
+    alone = [cell for cell in cells if cell.role == "baseline" and cell.setting not in needed]
+    methods = [cell for cell in cells if cell.role == "method"]
+    count = Counter(cell.backbone for cell in methods)
+    return [*alone, *(cell for cell in methods if count[cell.backbone] > 1)] or methods
 
 
 def _without(cells: Sequence[Cell], gone: Cell) -> list[Cell]:

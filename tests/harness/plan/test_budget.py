@@ -73,6 +73,25 @@ def test_the_dearest_cells_go_first_and_take_along_baselines_that_only_they_need
     assert left == {("autoregressive", "humaneval"), ("prompt_lookup", "humaneval")}
 
 
+def test_the_last_method_of_a_model_goes_when_no_other_model_has_two() -> None:
+    whole = plan(
+        methods=["prompt_lookup", {"name": "sjd", "window": [8, 16], "backbones": "embedded-digits-l"}],
+        backbones=[{"name": "smollm2-135m", "dtype": "bf16"}, "embedded-digits-l"],
+        tasks=[
+            {"name": "edits", "limit": 20, "backbones": ["smollm2-135m"]},
+            {"name": "digits", "limit": 9, "max_new_tokens": 64, "backbones": ["embedded-digits-l"]},
+        ],
+    )
+    prices = costs(whole, prompt_lookup=9.0)
+    every = expected(whole, prices, LEAST, 0.5) / (1 - RESERVE)
+    seen = []
+    for percent in (2, 16, 17, 18, 99):
+        part = apply(whole, choose(whole, prices, percent / 100 * every))
+        methods = [cell.backbone for cell in part.runnable if cell.role == "method"]
+        seen.append((methods.count("smollm2-135m"), methods.count("embedded-digits-l")))
+    assert list(dict.fromkeys(seen)) == [(0, 1), (1, 1), (1, 2)]
+
+
 def test_the_plan_of_a_choice_is_that_of_its_stored_suite() -> None:
     whole = plan("2m")
     chosen = choose(whole, costs(whole, jacobi=0.4), 60)
