@@ -101,12 +101,16 @@ def described(plan: Plan) -> list[str]:
 
 
 def _leaves(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells that may go next: those of methods, and baselines that no method is compared with."""
+    """Return the cells that may go next: baselines that no method is compared with, and methods.
+
+    While a model has several methods, those that are the last of theirs stay.
+    """
     needed = {cell.setting for cell in cells if cell.role == "method"}
     alone = [cell for cell in cells if cell.role == "baseline" and cell.setting not in needed]
     methods = [cell for cell in cells if cell.role == "method"]
     count = Counter(cell.backbone for cell in methods)
-    return [*alone, *(cell for cell in methods if count[cell.backbone] > 1)] or methods
+    several = [cell for cell in methods if count[cell.backbone] > 1]
+    return [*alone, *(several or methods)]
 
 
 def _without(cells: Sequence[Cell], gone: Cell) -> list[Cell]:

@@ -269,8 +269,15 @@ def short_context(config: Any) -> int | None:
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
-    """Return the capabilities of a model."""
+    """Return the capabilities of a model.
+
+    Raises:
+        WeightsError: the ``pard_token`` of its config.json is no id.
+    """
     config = model.config.get_text_config()
+    pard = getattr(config, "pard_token", None)
+    if not (pard is None or isinstance(pard, int)):
+        raise WeightsError(f"the pard_token of a drafter's config.json is {pard!r:.50}; give the one id that it fills")
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
@@ -282,7 +289,7 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,
         width=int(config.hidden_size),
-        pard=getattr(config, "pard_token", None),
+        pard=pard,
     )
 
 

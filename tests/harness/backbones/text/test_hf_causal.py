@@ -215,6 +215,16 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
         assert tokens[len(ids) :] == expected
 
 
+def test_a_pard_token_is_one_id_or_an_error() -> None:
+    llama = transformers_models.make_random("x", {"model_type": "llama", "config": SIZES, "seed": 1}, "sdpa")
+    assert transformers_models.capabilities(llama, frozenset()).pard is None
+    llama.config.pard_token = 7
+    assert transformers_models.capabilities(llama, frozenset()).pard == 7
+    llama.config.pard_token = [7, 8]
+    with pytest.raises(WeightsError, match=r"config\.json is \[7, 8\]; give the one id that it fills"):
+        transformers_models.capabilities(llama, frozenset())
+
+
 @pytest.mark.parametrize("tie", [False, True])
 def test_tied_weights_are_lent_once_and_untied_ones_twice(tie: bool) -> None:
     source = {"model_type": "llama", "config": {**SIZES, "tie_word_embeddings": tie}, "seed": 1}
