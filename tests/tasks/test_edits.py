@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.errors import UsageError
 from stridebench.tasks.edits import Edits
 from stridebench.tasks.humaneval import problems
 
@@ -45,6 +46,21 @@ def test_the_edits_are_many_have_both_kinds_and_run_as_the_solutions_do() -> Non
     space: dict[str, Any] = {}
     exec(f"from typing import *\n{programs(prompt)[1]}\n{problem['test']}", space)
     space["check"](space[problem["entry_point"]])
+
+
+def test_the_turns_of_a_trace_edit_one_file_and_each_prompt_holds_the_answers_before_it() -> None:
+    traces = Edits(turns=4).prompts()
+    assert len(traces) == 4 * len(PROMPTS) and len({prompt.id for prompt in traces}) == len(traces)
+    for begin in range(0, len(traces), 4):
+        turns = traces[begin : begin + 4]
+        assert [prompt.category for prompt in turns] == ["cold", "warm", "warm", "warm"]
+        assert {prompt.cluster for prompt in turns} == {turns[0].id.removesuffix("/0")}
+        for before, after in zip(turns, turns[1:], strict=False):
+            assert str(after.text).startswith(f"{before.text}\n{before.data['rest']}\n```\n\nThe same code")
+        files = str(turns[3].text).split("```python\n")
+        assert files[1].startswith(files[5])  # both names have their first value again
+    with pytest.raises(UsageError, match="turns is 0; a trace has at least one edit"):
+        Edits(turns=0)
 
 
 def test_an_answer_is_scored_to_the_end_of_the_function() -> None:
