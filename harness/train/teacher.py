@@ -22,6 +22,7 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.device import native_dtype
 from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 
@@ -52,9 +53,9 @@ class Teacher:
         self.backbone = backbone
 
     @classmethod
-    def load(cls, name: str, dtype: str = "bf16", device: str = "cpu") -> Teacher:
-        """Return the backbone of a name, fetched if it is not on this machine yet."""
-        return cls(presets.load(name, dtype, device))
+    def load(cls, name: str, dtype: str = "", device: str = "cpu") -> Teacher:
+        """Return the backbone of a name, fetched if it is not on this machine yet; by default in the native type."""
+        return cls(presets.load(name, dtype or native_dtype(device), device))
 
     @property
     def capabilities(self) -> Capabilities:
