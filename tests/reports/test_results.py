@@ -89,6 +89,7 @@ def test_a_mark_without_a_table_is_refused() -> None:
         results.filled("<!-- results: nothing/speed -->\n<!-- end -->")
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_results_file_with_its_origin_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

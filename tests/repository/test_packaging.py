@@ -70,6 +70,7 @@ def metadata(wheel: Path, name: str) -> str:
         return archive.read(member).decode()
 
 
+@pytest.mark.slow
 def test_wheel_has_one_top_level_name(wheel):
     tops = {member.split("/")[0] for member in members(wheel)}
     assert tops == {"stridebench", f"stridebench-{stridebench.harness.__version__}.dist-info"}

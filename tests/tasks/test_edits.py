@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_the_turns_of_a_trace_edit_one_file_and_each_prompt_holds_the_answers_be
         turns = traces[begin : begin + 4]
         assert [prompt.category for prompt in turns] == ["cold", "warm", "warm", "warm"]
         assert {prompt.cluster for prompt in turns} == {turns[0].id.removesuffix("/0")}
-        for before, after in zip(turns, turns[1:], strict=False):
+        for before, after in pairwise(turns):
             assert str(after.text).startswith(f"{before.text}\n{before.data['rest']}\n```\n\nThe same code")
         files = str(turns[3].text).split("```python\n")
         assert files[1].startswith(files[5])  # both names have their first value again

@@ -257,6 +257,7 @@ def test_audit_gives_a_row_for_each_sampled_cell(finished):
     assert set(frame["cell"]) == set(finished.table.loc[finished.table["temperature"] == 1, "cell"])
 
 
+@pytest.mark.slow
 def test_files_of_the_user_with_the_names_of_our_folders_are_never_imported(tmp_path):
     for name in ("harness", "methods", "tasks", "reports"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')\n")

@@ -161,6 +161,7 @@ import stridebench.harness.backbones.slots.net
 """
 
 
+@pytest.mark.slow
 def test_torchvision_is_prepared_before_transformers_is_imported_by_any_module() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

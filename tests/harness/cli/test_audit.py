@@ -51,6 +51,7 @@ def served(path: Path, temperature: float, lines: int = 16) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_stored_run_is_audited_anew_with_the_same_e_values(run: Path) -> None:
     outcome = stride("audit", run, "--json")
     assert outcome.code == 0

@@ -54,6 +54,7 @@ def test_a_wrong_temperature_is_refuted_at_each_temperature(temperature: float, 
     assert ("colder" if power > 1 else "hotter") in done.out.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_without_a_plain_decode_it_is_refuted_and_where_both_are_the_scoring_is_in_doubt(prompts: Path) -> None:
     wrong = TableServer(power=1.5)
     assert audited(wrong, None, prompts).out.startswith("refuted: ")
@@ -69,6 +70,7 @@ def test_log_probabilities_that_are_sent_wrong_are_found_and_the_audit_does_not_
     assert "tokens are wrong: they differ by up to" in said
 
 
+@pytest.mark.slow
 def test_log_probabilities_behind_the_temperature_are_named(prompts: Path) -> None:
     said = audited(TableServer(heats=True), None, prompts, "-t", 0.7)
     assert said.code == 0 and "tokens are those behind the temperature, not the model's (vLLM: " in said.out
@@ -119,8 +121,8 @@ def test_bets_behind_cuts_are_fair_and_what_can_be_drawn_is_never_called_impossi
     ("drops", "words"),
     [
         ("top_p", ("--top-p", 0.8)),
-        ("top_k", ("--top-k", 5, "-t", 0.8)),
-        ("temperature", ("--top-p", 0.9, "-t", 0.7)),
+        pytest.param("top_k", ("--top-k", 5, "-t", 0.8), marks=pytest.mark.slow),
+        pytest.param("temperature", ("--top-p", 0.9, "-t", 0.7), marks=pytest.mark.slow),
     ],
 )
 def test_a_parameter_that_does_not_reach_one_token_in_eight_is_refuted(
@@ -180,7 +182,7 @@ def test_bets_behind_penalties_are_fair_and_what_can_be_drawn_is_never_called_im
         np.testing.assert_allclose((law[:, None] * np.exp(gains)).sum(axis=0), 1.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("owner", ["sglang", "llamacpp"])
+@pytest.mark.parametrize("owner", ["sglang", pytest.param("llamacpp", marks=pytest.mark.slow)])
 def test_other_engines_score_by_their_own_means(owner: str, prompts: Path) -> None:
     """SGLang by the probabilities of its input, llama.cpp by one request a token; on answers of the documented form."""
     right = audited(TableServer(), None, prompts, "--limit", 6, owner=owner)
@@ -190,6 +192,7 @@ def test_other_engines_score_by_their_own_means(owner: str, prompts: Path) -> No
     assert done.code == 1 and done.out.startswith("broken: e = 1e+"), done
 
 
+@pytest.mark.slow
 def test_llama_cpp_gives_the_distribution_behind_a_repetition_penalty_and_others_do_not(prompts: Path) -> None:
     words = ("--penalty", "repetition=2", "--limit", 6)
     right = audited(TableServer(counts_prompt=True), None, prompts, *words, owner="llamacpp")
@@ -202,6 +205,7 @@ def test_llama_cpp_gives_the_distribution_behind_a_repetition_penalty_and_others
     assert "scores in log-probabilities without their zero" in said
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_held_against_the_servers_own_rows(prompts: Path) -> None:
     right = audited(TableServer(), PLAIN, prompts, "-t", 0)
     assert right.code == 0 and right.out.startswith("best tokens: 0 of 768 tokens are not the most probable"), right

@@ -79,9 +79,8 @@ def baseline_of(seen: Seen, baselines: dict[Any, Path]) -> Path:
 
 
 def quick(seen: Seen) -> Any:
-    marks = (
-        () if seen.kind in (faulty.DraftsWithTheTarget, faulty.BiasedLate, faulty.ReusesNoise) else pytest.mark.audit
-    )
+    slow = seen.kind in (faulty.BiasedLate, faulty.ReusesNoise)
+    marks = () if seen.kind is faulty.DraftsWithTheTarget else pytest.mark.slow if slow else pytest.mark.audit
     return pytest.param(seen, id=seen.kind.__name__, marks=marks)
 
 

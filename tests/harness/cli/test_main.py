@@ -247,6 +247,7 @@ def test_report_gives_a_row_a_cell(run, tmp_path):
     assert all(row["n_ok"] == 8 and row["n_failed"] == 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_compare_reports_no_difference_of_a_run_to_itself(run, tmp_path):
     document = stride("report", run, "--against", run, "--json", "--out", tmp_path / "compare.md").document
     assert document["rows"] and not document["only_a"] and not document["only_b"]

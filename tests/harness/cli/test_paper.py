@@ -46,6 +46,7 @@ def test_one_paper_is_listed_with_its_source_and_the_models_to_fetch() -> None:
     assert "there is no paper 'sjdp'" in refused("paper", "list", "sjdp")
 
 
+@pytest.mark.slow
 def test_what_an_item_names_exists() -> None:
     """Sheets, figures, verbs, suites, methods with their options, and presets; and each printed table has an item."""
     assert report.__doc__  # registers sheets and figures

@@ -79,11 +79,14 @@ SLOW = {
     "spectr",
 }
 """Methods whose settings or mutants take over a second each."""
+MANY_MUTANTS = {"dspark", "lantern", "masked_diffusion", "speculative"}
+"""Methods whose mutants together take over five seconds."""
 
 
 def names() -> list[Any]:
-    """All methods, those that take long marked."""
-    return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(METHODS)]
+    """All methods, those whose mutants take long marked."""
+    slow = SLOW | MANY_MUTANTS
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in sorted(METHODS)]
 
 
 def enumerated_long() -> list[Any]:
@@ -246,6 +249,7 @@ class TestProofs:
             row = compute(Piece("published", name), settings, None)
             assert (row["verdict"], row["params"]) == ("exact", parameters(METHODS.get(name)()))
 
+    @pytest.mark.slow
     def test_a_false_claim_is_broken(self) -> None:
         class Boasting(METHODS.get("sjdpp")):  # type: ignore[misc]  # a class found at run time
             claim = Claim.SAME_LAW

@@ -169,6 +169,7 @@ class TestRuns:
         proof = prove(method, mutants=False)
         assert (proof.verdict, len(proof.cases)) == ("exact", len(cases_of(method)))
 
+    @pytest.mark.slow
     def test_a_run_in_batches_sees_a_buffer_that_rows_share(self) -> None:
         assert word_of_run(SharedBuffer(gamma=1), 2).word == "broken"
         assert word_of_run(METHODS.get("speculative")(drafter="toy", gamma=1), 4).word == "exact"

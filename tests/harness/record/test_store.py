@@ -706,6 +706,7 @@ def test_a_kill_between_any_two_calls_loses_nothing(tmp_path: Path) -> None:
         assert len(notes) == len(set(notes)), f"kill {nth}: something finished was repeated"
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_of_one_run(tmp_path: Path) -> None:
     """The child is killed after a seeded number of decodes that it printed as stored."""
     write_run(tmp_path / "reference", tmp_path / "reference.journal")

@@ -136,7 +136,7 @@ def test_any_entry_of_a_cell(sound: Path, tmp_path: Path, long: bool) -> None:
 
 
 @SHORT_OR_LONG
-@pytest.mark.parametrize("name", ["samples.parquet", "steps.parquet"])
+@pytest.mark.parametrize("name", ["samples.parquet", pytest.param("steps.parquet", marks=pytest.mark.slow)])
 def test_any_value_of_a_table(sound: Path, tmp_path: Path, long: bool, name: str) -> None:
     check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
     fuzz(check.of_table(name), check, 3, long)

@@ -43,6 +43,7 @@ def cells_of(path: Path, methods: Sequence[Any], **words: Any) -> dict[str, dict
     return {cell.meta.method: drafter_of(cell) for cell in cells.values()}
 
 
+@pytest.mark.slow
 def test_correct_drafters_draft_the_same_anew(tmp_path: Path) -> None:
     cells = cells_of(tmp_path, DRAFTERS)
     for method in ("speculative", "specinfer", "eagle1", "eagle2"):

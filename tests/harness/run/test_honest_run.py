@@ -125,6 +125,7 @@ def test_timed_outputs_that_differ_from_the_baselines_break_an_enumerated_claim(
     assert cells["wrong_late_by_design T=0"].meta.verdict.word == "approximate"
 
 
+@pytest.mark.slow
 def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -404,6 +404,7 @@ class Stopping(TASKS.get("tabular")):  # type: ignore[misc]
     stops = ("2 0",)
 
 
+@pytest.mark.slow
 def test_every_method_ends_an_output_at_the_stop_of_its_task(tmp_path, plug):
     """The token that completes a stop is the last one; without one an output has its budget."""
     plug(TASKS, "stopping", Stopping)

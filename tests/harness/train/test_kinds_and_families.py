@@ -39,6 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None:
     discover.load_recipes()
     every = list(lessons())

@@ -276,6 +276,7 @@ def test_several_runs_share_a_page(tmp_path: Path) -> None:
     assert {"1. a: ", "2. b: "} <= set(re.findall(r"\d\. \w: ", parsed(tmp_path / "out" / "index.html").text))
 
 
+@pytest.mark.slow
 def test_figures_of_several_runs_name_the_run_of_each_point(tmp_path: Path) -> None:
     stores = [page_runs.ordinary(tmp_path / name) for name in ("a", "b")]
     figures = [json.loads(text) for text in parsed(page.write(stores, tmp_path / "out")).scripts if text]

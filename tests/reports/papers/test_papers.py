@@ -80,6 +80,7 @@ def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -
     assert all(line.selection for line in lines) and len(lines) >= len(table.rows.drop_duplicates(table.layout.labels))
 
 
+@pytest.mark.slow
 def test_a_table_has_the_values_of_the_store(tmp_path: Path) -> None:
     """The values of a real store are computed here from its files alone."""
     real = stored(paper_run("papers/sjdpp", "lumina-mgpt-7b-768"), tmp_path / "run")

@@ -459,6 +459,7 @@ def lpips(tmp_path_factory) -> tuple[Lpips, Path]:
 
 @needs_image_extra
 class TestLpips:
+    @pytest.mark.slow
     def test_equals_the_definition_written_out_layer_by_layer(self, lpips):
         from torchvision.models import alexnet
 

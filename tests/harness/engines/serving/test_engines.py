@@ -247,6 +247,7 @@ def test_greedy_differences_are_measured_by_how_far_the_plain_decode_departs(
     assert rows_of_finished(path)["lookup"] == word
 
 
+@pytest.mark.slow
 def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
     path = suite(
         tmp_path,
@@ -382,6 +383,7 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     assert [row["label"] for row in audited["engines"]] == ["plain"] and len(audited["cells"]) == document["cells"]
 
 
+@pytest.mark.slow
 def test_a_history_gets_lines_of_methods_and_engines(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     path = suite(tmp_path, PLAIN, {"label": "drafts", "plain": "plain"}, methods=["prompt_lookup"], prove=False)
@@ -403,6 +405,7 @@ def test_an_engines_cell_is_refused_by_a_layout_of_outputs(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_refuted_engine_ends_the_audit_of_a_mixed_run_and_its_report_still_has_the_methods(tmp_path: Path) -> None:
     broken = {"label": "drafts", "plain": "plain", "bias": 0.9, "stream": 1}
     path = suite(tmp_path, PLAIN, broken, methods=["prompt_lookup"], prove=False, **LONG)
