@@ -209,4 +209,9 @@ def _look(row: pd.Series[Any]) -> dict[str, str]:
 
 
 def _short(name: str, longest: int) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+    """Cut a label behind the method's name, since the last parameters tell settings of one method apart."""
+    if len(name) <= longest:
+        return name
+    method = name.partition(" ")[0]
+    rest = longest - len(method) - 2
+    return f"{method} …{name[-rest:]}" if rest > 0 else f"{name[: longest - 1]}…"

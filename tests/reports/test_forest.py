@@ -125,3 +125,14 @@ def test_figures_that_are_absent_lose_and_gain_nothing(small: pd.DataFrame) -> N
     (group,) = groups(absent)
     assert group.score is None and not any(loses(row, group) for row in group.rows())
     assert "a bias of 3 exact cells at T > 0" in conclusions(absent)[-1] and forest.draw(absent) is not None
+
+
+def test_long_labels_of_one_method_differ_in_the_picture(small: pd.DataFrame) -> None:
+    labels = [f"speculative drafter=self:weights=int4 gamma=3 verifier={name}" for name in ("block", "coupled")]
+    frame = pd.concat([small, pd.DataFrame([cell(label, "exact", (1, 0.9, 1.1)) for label in labels])])
+    figure = forest.draw(frame, "")
+    assert figure is not None
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    short = [name for name in names if name.startswith("speculative …")]
+    assert len(set(short)) == 2 and all(len(name) == forest.LONGEST for name in short)
+    assert {name.rpartition("=")[2] for name in short} == {"block", "coupled"}
