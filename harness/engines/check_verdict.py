@@ -92,10 +92,9 @@ class CheckedServer:
     @property
     def headline(self) -> str:
         """Return the outcome and whether it pays, in one line."""
-        gains = [cell.gain for cell in self.cells if cell.gain]
-        return (
-            f"{self.outcome}: {'; '.join(gains) or 'without its plain decode (--plain) nothing shows whether it pays'}"
-        )
+        safety = "not shown to be safe" if self.outcome == "not shown" else self.outcome
+        gains = "; ".join(cell.gain for cell in self.cells if cell.gain)
+        return f"{safety}: {gains or 'without its plain decode (--plain) nothing shows whether it pays'}"
 
 
 @dataclass

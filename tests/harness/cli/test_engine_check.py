@@ -79,7 +79,7 @@ def test_what_cannot_be_known_is_not_shown(
     own: TableServer, plain: TableServer | None, words: tuple[str, ...], said: str, prompts: Path
 ) -> None:
     done = checked(own, plain, prompts, *words)
-    assert done.code == 4 and done.out.startswith("not shown: ") and said in done.out, done.out
+    assert done.code == 4 and done.out.startswith("not shown to be safe: ") and said in done.out, done.out
 
 
 def test_without_its_plain_decode_a_wrong_sampler_is_still_refuted(prompts: Path) -> None:
