@@ -67,6 +67,7 @@ FALSE_ALARM = 1e-6
 
 
 SLOW = {
+    "cllm",
     "cross_regression",
     "eagle1",
     "jacobi",
