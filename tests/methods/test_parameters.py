@@ -27,6 +27,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("blockwise", {"levels": -2}, "levels is -2"),
     ("blockwise", {"top": 0}, "top 0"),
     ("cllm", {"block": 1}, "block is 1"),
+    *(
+        ("cllm", bad, "give 1 or 2, a ratio above 0 and up to 1, and a pool of 0 or more")
+        for bad in ({"blocks": 3}, {"ratio": 0.0}, {"ratio": nan}, {"ratio": 1.1}, {"pool": -1})
+    ),
     ("cross_regression", {"beta": 1.0}, r"beta is 1; it is the memory of a running mean, from 0 to below 1"),
     ("cross_regression", {"beta": -0.1}, r"beta is -0\.1"),
     ("cross_regression", {"beta": nan}, r"beta is nan"),

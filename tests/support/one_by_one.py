@@ -33,6 +33,18 @@ class OneByOne(Method[None]):
         return run.draws.categorical(p, "resid")[0]
 
 
+@dataclass(frozen=True)
+class RankedChoice(OneByOne):
+    """Emits the token of this rank at every temperature; with rank 0 it is greedy, and wrong above T = 0."""
+
+    rank: int = 0
+
+    claim = Claim.SAME_GREEDY
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return p[0].argsort(descending=True)[self.rank]
+
+
 def register(monkeypatch: pytest.MonkeyPatch, registry: Registry[Any], name: str, item: type[Any]) -> None:
     """Register a class until the end of the test."""
     assert name not in registry

@@ -29,7 +29,7 @@ from stridebench.harness.proof.kept_laws import LawKeeper, keeping, kept, sheet
 from stridebench.harness.proof.mutants import mutants_of, try_mutant
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
-from tests.support.one_by_one import OneByOne
+from tests.support.one_by_one import OneByOne, RankedChoice, register
 
 FEW = tuple(case for case in CASES if case.outputs <= 8 and case.sampling.temperature > 0)[:2]
 ROOT = Path(kept_laws.__file__).resolve().parents[2]
@@ -286,7 +286,8 @@ ROW: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("outputs", [None, 32])
-def test_each_case_of_each_setting_is_in_one_piece(outputs: int | None) -> None:
+def test_each_case_of_each_setting_is_in_one_piece(outputs: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, METHODS, "ranked_choice", RankedChoice)
     settings = {name: contract.settings_of(name) for name in METHODS}
     asked = set(pieces(settings, whole=False, bugs=False, outputs=outputs))
     for name, variants in settings.items():
@@ -312,13 +313,14 @@ def test_both_rows_together_are_that_of_all_cases() -> None:
         (Piece("setting", "speculative"), True),
         (Piece("setting", "speculative", APPROXIMATE), False),  # next to an exact setting
         (Piece("setting", "zipar"), True),  # approximate, and no setting is exact
-        (Piece("setting", "cllm"), True),
+        (Piece("setting", "ranked_choice"), True),  # greedy, so no case branches
         (Piece("dear", "speculative"), False),
         (Piece("published", "speculative"), False),
     ],
 )
 def test_bugs_are_tried_in_one_piece_of_a_setting(piece: Piece, bugs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
+    register(monkeypatch, METHODS, "ranked_choice", RankedChoice)
     monkeypatch.setattr(catalogue, "prove", lambda *arguments: asked.append(arguments) or prove(arguments[1], ()))
     settings = {piece.method: contract.settings_of(piece.method)}
     compute(piece, settings, None)

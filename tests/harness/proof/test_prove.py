@@ -26,7 +26,7 @@ from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import DeclaredRows
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.method import Claim, Method, Mutant, label, parameters
+from stridebench.harness.core.method import Claim, Method, Mutant, label
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
@@ -52,7 +52,7 @@ from stridebench.harness.proof.mutants import CAUGHT, TARGET_MUTANTS, TriedMutan
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
 from stridebench.harness.proof.verdicts import OUTPUTS
 from stridebench.harness.registry import METHODS, TASKS
-from tests.support.one_by_one import OneByOne
+from tests.support.one_by_one import OneByOne, RankedChoice, register
 
 load_all()
 SMALLEST, FEWEST, FEW_APPROXIMATE = 32, 16, 9
@@ -67,6 +67,7 @@ FALSE_ALARM = 1e-6
 
 
 SLOW = {
+    "cllm",
     "cross_regression",
     "eagle1",
     "jacobi",
@@ -240,14 +241,13 @@ class TestProofs:
         proof = prove(Greedy(window=3), SMALL, mutants=False)  # lossy above T = 0
         assert (proof.verdict, proof.total_variation) == ("exact", 0.0)
 
-    def test_the_published_setting_of_a_method_of_greedy_equality_is_enumerated_at_temperature_zero(self) -> None:
-        settings = {
-            name: METHODS.get(name).variants() for name in METHODS if METHODS.get(name).claim is Claim.SAME_GREEDY
-        }
-        assert settings
-        for name in settings:
-            row = compute(Piece("published", name), settings, None)
-            assert (row["verdict"], row["params"]) == ("exact", parameters(METHODS.get(name)()))
+    def test_the_published_setting_of_a_method_of_greedy_equality_is_enumerated_at_temperature_zero(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        register(monkeypatch, METHODS, "ranked_choice", RankedChoice)
+        row = compute(Piece("published", "ranked_choice"), {"ranked_choice": (RankedChoice(rank=1),)}, None)
+        assert (row["verdict"], row["params"]) == ("exact", {"rank": 0})
+        assert row["case"] == str(proof_cases.PUBLISHED_GREEDY)
 
     @pytest.mark.slow
     def test_a_false_claim_is_broken(self) -> None:
