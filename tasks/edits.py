@@ -38,8 +38,8 @@ class Edits(Task):
     Args:
         turns: edits of each solution, of the function's name and the parameter's in turn, and then back again. A prompt
             holds the expected answers of the turns before it. The first is of the category ``cold``, the others are
-            ``warm``.
-            With one turn, every second solution has its parameter renamed, and the category says which name it is.
+            ``warm``. With one turn, every second solution has its parameter renamed, and the category says which name
+            it is.
     """
 
     turns: int = 1

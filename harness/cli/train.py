@@ -15,7 +15,7 @@ from rich.table import Table
 from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UnknownNameError, UsageError
-from stridebench.harness.machine.device import check_device, native_dtype
+from stridebench.harness.machine.device import NATIVE, check_device, native_dtype
 from stridebench.harness.plan.lookup import build
 from stridebench.harness.plan.yaml_lines import option_settings, option_value
 from stridebench.harness.registry import DATASETS, GENERAL_RECIPES, RECIPES, TASKS
@@ -46,7 +46,7 @@ EVERY_S = 30.0
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of the recipe, or of its data: data.new=64."
 )
 @click.option("--device", default="cpu", show_default=True, help="With --backbone: a torch device, such as cuda.")
-@click.option("--dtype", default="native", show_default=True, help="With --backbone: its type, as of `stride run`.")
+@click.option("--dtype", default=NATIVE, show_default=True, help="With --backbone: its type, as of `stride run`.")
 @json_option("{folder, finished, step, hours, taken}")
 def command(
     kind: str | None,
@@ -94,8 +94,8 @@ def command(
     if backbone is not None:
         if name is not None:
             raise UsageError("with --backbone write stride train KIND --backbone NAME --data FILE, without NAME")
-        kept = native_dtype(device) if dtype == "native" else dtype
-        recipe = _general(str(kind), backbone, data, settings, device, kept)
+        dtype = native_dtype(device) if dtype == NATIVE else dtype
+        recipe = _general(str(kind), backbone, data, settings, device, dtype)
         built = _parts(recipe, parts, backbone)
         name = f"{component or kind}-{backbone}"
         folder = out or trained(name)

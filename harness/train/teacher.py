@@ -22,7 +22,7 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
-from stridebench.harness.machine.device import native_dtype
+from stridebench.harness.machine.device import NATIVE, native_dtype
 from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan import presets
 
@@ -53,9 +53,9 @@ class Teacher:
         self.backbone = backbone
 
     @classmethod
-    def load(cls, name: str, dtype: str = "", device: str = "cpu") -> Teacher:
-        """Return the backbone of a name, fetched if it is not on this machine yet; by default in the native type."""
-        return cls(presets.load(name, dtype or native_dtype(device), device))
+    def load(cls, name: str, dtype: str = NATIVE, device: str = "cpu") -> Teacher:
+        """Return the backbone of a name, fetched if it is not on this machine yet."""
+        return cls(presets.load(name, native_dtype(device) if dtype == NATIVE else dtype, device))
 
     @property
     def capabilities(self) -> Capabilities:

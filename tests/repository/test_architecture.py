@@ -234,8 +234,6 @@ def test_an_import_of_a_private_name_is_detected(line, names, tmp_path):
 def test_no_test_file_imports_a_test_file():
     imports_by_file = {}
     for path in files_of_tests():
-        if "test_" not in " ".join(re.findall(r"^ *(?:from|import) .*", path.read_text(), re.MULTILINE)):
-            continue
         names = {name for name in imports(path) if any(part.startswith("test_") for part in name.split("."))}
         if names:
             imports_by_file[path.relative_to(ROOT).as_posix()] = names

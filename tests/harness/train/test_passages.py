@@ -15,6 +15,7 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train import teacher as teachers
 from stridebench.harness.train import windows as prompt_sources
 from stridebench.harness.train.passages import NGram, PassagePlan, TextPlan, passages_of
 from stridebench.harness.train.teacher import Teacher
@@ -76,6 +77,14 @@ def test_more_prompts_than_exist_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(prompt_sources, "DRAWN", 5)
     with pytest.raises(UsageError, match=r"has \d development prompts and 900 are asked for"):
         prompts("code", 0, "development", 900)
+
+
+@pytest.mark.parametrize(("native", "asked", "dtype"), [("fp64", (), "fp64"), ("bf16", ("fp32",), "fp32")])
+def test_a_backbone_is_read_in_the_type_of_the_machine_unless_another_is_asked_for(
+    native: str, asked: tuple[str, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teachers, "native_dtype", lambda device: native)
+    assert Teacher.load("embedded-code", *asked).backbone.dtype == dtype
 
 
 def test_greedy_passages_are_the_models_own_decoding() -> None:
