@@ -30,7 +30,6 @@ from stridebench.harness.errors import ContractError, WeightsError, warn_unread
 from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle.net import FIRST, Packed, RootMeanSquareNorm, rotate
-from stridebench.methods.drafters.eagle.published import rope_rates
 
 
 @dataclass(frozen=True)
@@ -135,15 +134,11 @@ def read_shape(folder: Path) -> BlockDrafterShape:
         config = json.loads(path.read_text(encoding="utf-8"))
         ahead = "dflash_config" not in config
         of_target = config if ahead else config["dflash_config"]
-        for key, usual in USUAL.items():
-            if config.get(key, usual) != usual:
-                raise WeightsError(
-                    f"{path} has {key}: {config[key]!r}, and only block drafters with {usual!r} are computed here"
-                )
+        checkpoint.check_usual(path, config, USUAL, "block drafters")
         if "sliding_attention" in (config.get("layer_types") or ()):
             raise WeightsError(f"{path} has layers with a sliding window, and only full attention is computed here")
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        rates, sharpness = rope_rates(config, width, heads)
+        rates, sharpness = checkpoint.rope_rates(config, width, heads)
         with_markov = bool(config.get("confidence_head_with_markov"))
         return BlockDrafterShape(
             width,

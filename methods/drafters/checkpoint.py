@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -107,6 +107,56 @@ def check_finite(folder: Path, module: nn.Module) -> None:
 
 def _listed(verb: str, keys: Collection[str]) -> str:
     return f"{verb} {listed(list(keys))}" if keys else ""
+
+
+def check_usual(path: Path, stated: Mapping[str, Any], usual: Mapping[str, Any], what: str) -> None:
+    """Refuse a configuration that asks for a computation that is not done here.
+
+    Args:
+        usual: keys with the one value that is computed.
+
+    Raises:
+        WeightsError: a key has another value.
+    """
+    for key, value in usual.items():
+        if stated.get(key, value) != value:
+            raise WeightsError(f"{path} has {key}: {stated[key]!r}, and only {what} with {value!r} are computed here")
+
+
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def layers_of(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the target's layers that a configuration names, 0 for its embedding; () if it names none.
+
+    speculators and vLLM count as we do. SpecForge and ModelOpt, whose ids lie in ``eagle_config``, count the decoder's
+    layers from 0, as SGLang reads them.
+    """
+    nested = (config.get("eagle_config") or {}).get(LAYER_IDS) or ()
+    return tuple(int(layer) + 1 for layer in nested) or tuple(int(layer) for layer in config.get(LAYER_IDS) or ())
+
+
+def rope_rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
+    """Return the rotation a position of each pair, and the factor of both; no rates if the base alone gives them."""
+    rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return (), 1.0
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    rope = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind, "rope_theta": theta}
+    table = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=width,
+            num_attention_heads=heads,
+            head_dim=int(config.get("head_dim") or width // heads),
+            max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
+            rope_parameters=rope,
+        )
+    )
+    return tuple(table.inv_freq.tolist()), float(table.attention_scaling)
 
 
 @runtime_checkable

@@ -39,7 +39,8 @@ class Published(nn.Module):
         family: of its layer.
         name: of the layer among the keys; those of `MTP`: one for multi-token prediction.
         own: it has an embedding of its own.
-        changes: of the configuration, those of speculators among them.
+        changes: of the configuration, those of speculators among them; an id of masks makes it P-EAGLE's, whose layers
+            behind the first one are ordinary.
     """
 
     def __init__(self, family: str, kept: int = 0, name: str = "layers.0", own: bool = False, **changes: Any) -> None:
@@ -70,6 +71,9 @@ class Published(nn.Module):
             self.config["draft_vocab_size"] = kept
             self.taps = nn.ModuleList(norm(target, eps) for _ in range(3 if self.config.get("fc_norm") else 0))
             self.before = norm(3 * target, eps) if self.config.get("norm_before_fc") else None
+            self.behind = nn.ModuleList(layer(settings, n) for n in range(1, self.config["num_hidden_layers"]))
+            if {"ptd_token_id", "mask_token_id"} & set(self.config):
+                self.mask_hidden = nn.Parameter(torch.zeros(1, 1, 3 * target))
             self.layer.input_layernorm = nn.Identity()
         elif name in MTP:
             self.token_norm, self.hidden_norm, self.final = (norm(width, eps) for _ in range(3))
@@ -109,6 +113,11 @@ class Published(nn.Module):
             state |= {f"fc_norm.{j}.weight": norm.weight for j, norm in enumerate(self.taps)}
             if self.before is not None:
                 state["input_norm.weight"] = self.before.weight
+            own = {key: value for key, value in self.state_dict().items() if key.startswith(("behind.", "mask_hidden"))}
+            state |= {
+                key if "." not in key else f"layers.{int(key.split('.')[1]) + 1}.{key.split('.', 2)[2]}": value
+                for key, value in own.items()
+            }
         return {key: value.clone() for key, value in state.items()}
 
     def save(self, folder: Path, nested: bool = False, **changes: Tensor | None) -> Path:
@@ -152,6 +161,9 @@ class Published(nn.Module):
         attended = self.layer.self_attn(read, position_embeddings=angles, **more)[0][0]
         x = (normed if self.config.get("norm_before_residual") else feature) + attended
         x = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
+        for layer in self.behind:
+            out = layer(x[None], position_embeddings=angles, **more)
+            x = (out[0] if isinstance(out, tuple) else out)[0]
         return self.norm(x) if self.config.get("norm_output") else x
 
     def logits(self, out: Tensor) -> Tensor:

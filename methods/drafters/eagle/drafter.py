@@ -1,7 +1,8 @@
 """A drafter that reads the target's hidden rows with its tokens and predicts the next rows; trees by its confidence.
 
 Symbols: f the target's hidden rows, q the drafter's distributions, n nodes of a level of a tree, V vocabulary.
-Sources: EAGLE-1, arXiv:2401.15077; EAGLE-2, arXiv:2406.16858, section 4; EAGLE-3, arXiv:2503.01840.
+Sources: EAGLE-1, arXiv:2401.15077; EAGLE-2, arXiv:2406.16858, section 4; EAGLE-3, arXiv:2503.01840; P-EAGLE,
+arXiv:2602.01469, whose one pass over the new rows and masks behind them gives the logits of all levels.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class FeatureDrafter:
     Args:
         negative: tokens of that of the branch without the condition.
         cell_mask: added to the logits of cells.
+        masks: ids of the masks of a pass, of P-EAGLE.
     """
 
     name: str
@@ -45,37 +47,54 @@ class FeatureDrafter:
     prompt: int
     negative: int
     cell_mask: Float[Tensor, " V"] | None = field(compare=False)
+    masks: tuple[int, ...] = ()
 
     @classmethod
-    def open(cls, run: Run, name: str, kind: Kind) -> FeatureDrafter:
-        """Open the drafter of this name. It reads the prompt here, unless that is one token, which makes no pair."""
+    def open(cls, run: Run, name: str, kind: Kind, masks: int = 0) -> FeatureDrafter:
+        """Open the drafter of this name. It reads the prompt here, unless that is one token, which makes no pair.
+
+        Args:
+            masks: of a pass.
+        """
         mask = cell_mask(run.capabilities, run.target.device)
         drafter = cls(name, kind, len(run.target), run.models.negative_length, mask)
+        if masks:
+            of_toys = run.component("drafter", name) is None
+            drafter = replace(drafter, masks=(0 if of_toys else drafter._net(run).shape.mask,) * masks)
         if len(run.target) > 1:
             session = run.features(name, lambda: drafter._cache(run))
             session.prefill(run.target.hidden[: len(session) - 1])
         return drafter
 
-    def _cache(self, run: Run) -> FeatureCache:
+    def _net(self, run: Run) -> FeatureDrafterNet:
         folder = run.component("drafter", self.name)
         assert folder is not None, "toys have other caches"
-        tied = run.tied_embeddings()
-        net = _load(folder, tied.embed.dtype, tied.embed.device)
+        embed = run.tied_embeddings().embed
+        net = _load(folder, embed.dtype, embed.device)
         check_target(net.shape, run)
         if self.kind not in net.shape.serves:
-            raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
+            kinds = " and ".join(net.shape.serves)
+            raise WeightsError(f"{folder} holds a drafter of kind {kinds}, and this method reads {self.kind}")
         if not net.shape.fingerprint:
             _check_published(folder, net, run, cache.resolve(taps_of(self.name), run.capabilities))
-        return FeatureCache(net, tied, run.capabilities, self.prompt, self.negative)
+        return net
+
+    def _cache(self, run: Run) -> FeatureCache:
+        return FeatureCache(self._net(run), run.tied_embeddings(), run.capabilities, self.prompt, self.negative)
 
     def root(self, run: Run) -> Reader | None:
-        """Run a pass over the new pairs; returns None if there is no pair yet."""
+        """Run a pass over the new pairs and the masks; returns None if there is no pair yet."""
         if len(run.target) < 2:
             return None
         session = run.features(self.name, lambda: self._cache(run))
         session.sync(run.target.tokens[1:])
-        logits = session.forward(features=run.target.hidden[session.cached : len(session)])
-        return Reader(run, session, logits, self.cell_mask)
+        features = run.target.hidden[session.cached : len(session)]
+        if not self.masks:
+            return Reader(run, session, session.forward(features=features), self.cell_mask)
+        masks = self.masks[: session.capabilities.context - len(session)]
+        block = Draft(torch.tensor(masks, dtype=torch.long, device=run.target.device))
+        padding = features.new_zeros(len(masks), *features.shape[1:])
+        return Reader(run, session, session.forward(block, torch.cat([features, padding])), self.cell_mask)
 
 
 class Reader:
@@ -83,21 +102,27 @@ class Reader:
 
     Attributes:
         first: logits [1, V] after the last emitted token.
-        space: entries that the drafter's context has room for.
+        space: nodes that the drafter has room for.
     """
 
-    def __init__(self, run: Run, session: Session, logits: Tensor, cell_mask: Tensor | None) -> None:
+    def __init__(self, run: Run, session: Session, logits: Float[Tensor, "n V"], cell_mask: Tensor | None) -> None:
         self._session, self._capabilities, self._cell_mask = session, run.capabilities, cell_mask
         self._position = len(run.target)
         self._rows = session.newest
-        self.space = session.capabilities.context - len(session)
-        self.first = self._allowed(logits)
+        self._ahead = iter(torch.split(logits[1:], 1)) if len(logits) > 1 else None
+        self.space = session.capabilities.context - len(session) if self._ahead is None else len(logits)
+        self.first = self._allowed(logits[:1])
 
     def read(self, level: Draft) -> Float[Tensor, "n V"]:
-        """Return the logits after the nodes of the next level, whose parents count all nodes read before."""
+        """Return the logits after the nodes of the next level, whose parents count all nodes read before.
+
+        Those of a mask do not depend on the nodes.
+        """
+        self._position += 1
+        if self._ahead is not None:
+            return self._allowed(next(self._ahead))
         logits = self._session.grow(level, self._rows[level.explicit_parents + 1])
         self._rows = torch.cat([self._rows, self._session.newest])
-        self._position += 1
         return self._allowed(logits)
 
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
@@ -122,12 +147,13 @@ def _check_published(folder: Path, net: FeatureDrafterNet, run: Run, taps: tuple
     shape = net.shape
     known = run.capabilities.vocabulary if shape.side else shape.vocabulary
     check_shapes(folder, run, shape.target_width, known)
-    if len(net.ids) and int(net.ids.max()) >= run.capabilities.vocabulary:
-        check_shapes(folder, run, shape.target_width, int(net.ids.max()) + 1)
+    highest = max(shape.mask, int(net.ids.max()) if len(net.ids) else 0)
+    if highest >= run.capabilities.vocabulary:
+        check_shapes(folder, run, shape.target_width, highest + 1)
     if shape.layers and shape.layers != taps:
         raise WeightsError(
-            f"the drafter in {folder} reads the layers {shape.layers} of its target, and eagle3 reads {taps} of "
-            f"{run.backbone}. Give the folder as a path, then eagle3 reads the layers that it names"
+            f"the drafter in {folder} reads the layers {shape.layers} of its target, and by its name it is given "
+            f"{taps} of {run.backbone}. Give the folder as a path, then it is given those that it names"
         )
 
 

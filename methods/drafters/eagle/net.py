@@ -28,7 +28,7 @@ from stridebench.harness.kernels import int8
 from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
-from stridebench.methods.drafters.eagle.published import FeatureNetShape, N, layers_of
+from stridebench.methods.drafters.eagle.published import FeatureNetShape, N
 
 
 class Packed(nn.Module):
@@ -115,7 +115,7 @@ def taps_of(features: str) -> tuple[Tap, ...]:
     """
     try:
         config = json.loads((Path(features).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return layers_of(config) or EAGLE3_TAPS
+        return checkpoint.layers_of(config) or EAGLE3_TAPS
     except (OSError, ValueError, TypeError, AttributeError):
         return EAGLE3_TAPS
 
@@ -141,12 +141,16 @@ def read(folder: Path, make: Callable[[FeatureNetShape], N]) -> N:
     return net
 
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""
+Attend = Callable[..., Tensor]
+"""From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]; of a
+layer behind the first one, with its number as ``layer``."""
 
 
 class FeatureDrafterNet(nn.Module):
-    """The weights; ``ids`` are the ids that it proposes, empty if it proposes all."""
+    """The weights; ``ids`` are the ids that it proposes, empty if it proposes all.
+
+    ``mask_hidden`` [J, F] stands for the hidden rows that masks do not have.
+    """
 
     ids: Int[Tensor, " K"]
 
@@ -180,6 +184,9 @@ class FeatureDrafterNet(nn.Module):
         self.gate_up = nn.Linear(width, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, width, bias=False)
         self.embed = nn.Parameter(torch.zeros(shape.vocabulary, width)) if shape.vocabulary else None
+        if shape.mask >= 0:
+            self.mask_hidden = nn.Parameter(torch.randn(shape.taps, shape.target_width))
+        self.deeper = nn.ModuleList(FeatureDrafterNet(shape.behind) for _ in range(shape.deeper))
         self._packed_unembedding: Packed | None = None
         self.register_buffer("ids", torch.zeros(shape.kept, dtype=torch.long))
 
@@ -193,6 +200,8 @@ class FeatureDrafterNet(nn.Module):
         for name, layer in list(self.named_children()):
             if isinstance(layer, nn.Linear):
                 setattr(self, name, Packed(layer.weight.data, None if layer.bias is None else layer.bias.data))
+        for behind in self.deeper:
+            cast(FeatureDrafterNet, behind).packed()
         return self
 
     def forward(
@@ -220,6 +229,8 @@ class FeatureDrafterNet(nn.Module):
         x = kept + self.out(self._attended(self.qkv(read), positions, attend))
         gate, up = self.gate_up(self.norm_inner(x)).chunk(2, -1)
         x = x + self.down(functional.silu(gate) * up)
+        for number, behind in enumerate(self.deeper, 1):
+            x = behind(tokens, x[:, :, None], positions, partial(attend, layer=number))
         return cast(Tensor, self.norm(x) if self.shape.normed_output else x)
 
     def _normed(self, taps: Float[Tensor, "B N J F"]) -> Float[Tensor, "B N J F"]:
@@ -298,7 +309,8 @@ class FeatureCache(Cache):
         """The first entry that the branch without the condition sees."""
         self._blank = self._first if rows else prompt - 1
         """The number of entries whose features are zeros there."""
-        self._entries = tied.embed.new_empty(2, capabilities.branches, net.shape.kv_heads, 0, net.shape.depth)
+        layers, heads = 1 + net.shape.deeper, net.shape.kv_heads
+        self._entries = tied.embed.new_empty(layers, 2, capabilities.branches, heads, 0, net.shape.depth)
         self._before = prompt - 1 if net.shape.side else 0
         """Entries before the first cell, where cells rotate."""
         self._length = 0
@@ -306,6 +318,8 @@ class FeatureCache(Cache):
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
         """Extend as the contract says; the window has features [N, G, J, E], with J = 1 for rows of `Rows.hidden`.
+
+        With masks, the features of all rows behind the first one with logits are ``mask_hidden``.
 
         Raises:
             ContractError: without features, or past the context.
@@ -322,14 +336,17 @@ class FeatureCache(Cache):
         if hidden and len(features) > 1:
             visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
             features = torch.cat([features[:1], visible])
+        if self._net.shape.mask >= 0 and window.rows > 1:
+            masks = self._net.mask_hidden.expand(len(features), window.rows - 1, -1, -1)
+            features = torch.cat([features[:, : 1 - window.rows], masks], 1)
         ids = window.tokens * (window.tokens < len(self._embed)) if self._before else window.tokens
         tokens = functional.embedding(ids, self._embed).expand(len(features), -1, -1)
         out = self._net(tokens, features, window.positions - self._before, partial(self._attend, mask))
         self._length += count
         return Rows(self._logits(out[:, count - window.rows :]), out.transpose(0, 1)[:, :, None])
 
-    def _attend(self, mask: Tensor, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        keys, values = self._store(keys, values)
+    def _attend(self, mask: Tensor, query: Tensor, keys: Tensor, values: Tensor, layer: int = 0) -> Tensor:
+        keys, values = self._store(keys, values, layer)
         return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
     def _logits(self, out: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
@@ -342,16 +359,17 @@ class FeatureCache(Cache):
             1, self._net.ids, mixed
         )
 
-    def _store(self, keys: Tensor, values: Tensor) -> Float[Tensor, "two G H T D"]:
-        """Add the new keys and values behind those stored; returns all."""
+    def _store(self, keys: Tensor, values: Tensor, layer: int) -> Float[Tensor, "two G H T D"]:
+        """Add the new keys and values of a layer behind those stored; returns all."""
         end = self._length + keys.shape[2]
-        if end > self._entries.shape[3]:
-            room = max(FIRST, 2 * self._entries.shape[3], end)
-            buffer = self._entries.new_zeros(*self._entries.shape[:3], room, self._entries.shape[4])
-            buffer[:, :, :, : self._length] = self._entries[:, :, :, : self._length]
+        if end > self._entries.shape[4]:
+            room = max(FIRST, 2 * self._entries.shape[4], end)
+            buffer = self._entries.new_zeros(*self._entries.shape[:4], room, self._entries.shape[5])
+            buffer[..., : self._length, :] = self._entries[..., : self._length, :]
             self._entries = buffer
-        self._entries[0, :, :, self._length : end], self._entries[1, :, :, self._length : end] = keys, values
-        return self._entries[:, :, :, :end]
+        own = self._entries[layer]
+        own[0, :, :, self._length : end], own[1, :, :, self._length : end] = keys, values
+        return own[:, :, :, :end]
 
     def _mask(self, window: Window) -> Bool[Tensor, "G one N T"]:
         count, branches = len(window.tokens), self._capabilities.branches
@@ -369,4 +387,4 @@ class FeatureCache(Cache):
         self._length = length + len(entries)
         if tuple(entries) != tuple(range(len(entries))):
             index = torch.tensor(entries, device=self._entries.device) + length
-            self._entries[:, :, :, length : self._length] = self._entries.index_select(3, index)
+            self._entries[..., length : self._length, :] = self._entries.index_select(4, index)

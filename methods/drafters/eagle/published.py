@@ -1,9 +1,10 @@
 """Feature drafters as their authors publish them.
 
 Sources: SafeAILab/EAGLE, ``model/cnets1.py`` (EAGLE-1 and 2) and ``cnets.py`` (EAGLE-3); sgl-project/SpecForge,
-``draft/llama3_eagle.py``; vllm-project/speculators, ``models/eagle3``; jadohu/LANTERN, ``models/drafters`` (Chameleon's
-layers with norms of queries and keys, and LlamaGen's with rows and columns that rotate); vllm-project/vllm,
-``mimo_mtp.py`` and ``qwen3_next_mtp.py``, and speculators, ``models/mtp`` (layers for multi-token prediction).
+``draft/llama3_eagle.py``; vllm-project/speculators, ``models/eagle3`` and ``models/peagle`` (P-EAGLE); jadohu/LANTERN,
+``models/drafters`` (Chameleon's layers with norms of queries and keys, and LlamaGen's with rows and columns that
+rotate); vllm-project/vllm, ``mimo_mtp.py`` and ``qwen3_next_mtp.py``, and speculators, ``models/mtp`` (layers for
+multi-token prediction).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -27,8 +28,9 @@ else:
     N = TypeVar("N")  # a verb that only lists things has no nn.Module
 
 
-Kind = Literal["eagle1", "eagle3", "mtp"]
-"""What a method reads: a layer for multi-token prediction is a net of kind eagle1 with normed pairs."""
+Kind = Literal["eagle1", "eagle3", "mtp", "p_eagle"]
+"""What a method reads: a layer for multi-token prediction is a net of kind eagle1 with normed pairs, and P-EAGLE's
+drafter one of kind eagle3 with a mask."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class FeatureNetShape:
         side: cells a side of a picture whose rows and columns rotate; 0: positions do.
         unconditional: the branch without the condition reads of the prompt its last token with a feature of zeros
             (last: drafters trained here), or what the target's branch reads, with its hidden rows (rows: LANTERN).
+        deeper: layers of a LLaMA behind the first one, which read its output.
+        mask: the id of rows that draft without a token and hidden rows of the target; -1: there are none.
     """
 
     kind: Kind
@@ -90,6 +94,8 @@ class FeatureNetShape:
     sharpness: float = 1.0
     side: int = 0
     unconditional: Literal["last", "rows"] = "last"
+    deeper: int = 0
+    mask: int = -1
 
     @property
     def depth(self) -> int:
@@ -99,7 +105,15 @@ class FeatureNetShape:
     @property
     def serves(self) -> tuple[Kind, ...]:
         """Return the kinds of drafters that it is."""
+        if self.mask >= 0:
+            return ("p_eagle",)
         return (self.kind, "mtp") if self.pair_norm else (self.kind,)
+
+    @property
+    def behind(self) -> FeatureNetShape:
+        """Return the shape of each layer behind the first one."""
+        bare = replace(self, kind="eagle1", kept=0, vocabulary=0, deeper=0, mask=-1, joined=False, entry_norm=True)
+        return replace(bare, pair_norm=False, tap_norm="", normed_output=False)
 
     @property
     def target_width(self) -> int:
@@ -170,13 +184,25 @@ def renamed_mtp(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named
 
 
-def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors under our names, and the published names behind ours; an unknown one keeps its name."""
-    layer = next((p for p in ("midlayer.", "layers.0.") if any(key.startswith(p) for key in published)), "midlayer.")
+def renamed(
+    published: Mapping[str, Tensor], shape: FeatureNetShape, layer: str = ""
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors under our names, and the published names behind ours; an unknown one keeps its name.
+
+    Args:
+        layer: what the keys of the first layer begin with; "": as they are found.
+    """
+    first = (prefix for prefix in ("midlayer.", "layers.0.") if any(key.startswith(prefix) for key in published))
+    layer = layer or next(first, "midlayer.")
     entry = "norm_token" if shape.kind == "eagle3" else "norm_entry"
     own_names = {f"{layer}{there}": here for here, there in {**LAYER, entry: "input_layernorm"}.items()} | OUTSIDE
     own_names |= {"input_norm": "norm_taps.0", **{f"fc_norm.{j}": f"norm_taps.{j}" for j in range(shape.taps)}}
     left, state, names = dict(published), dict[str, Tensor](), dict[str, str]()
+    for number in range(shape.deeper):
+        here, there = f"deeper.{number}.", f"layers.{number + 1}."
+        weights, own = renamed({key: left.pop(key) for key in published if key.startswith(there)}, shape.behind, there)
+        state |= {here + name: value for name, value in weights.items()}
+        names |= {here + name: key for name, key in own.items()}
     for here, parts in FUSED.items():
         for leaf in ("weight", "bias"):
             keys = [f"{layer}{part}.{leaf}" for part in parts]
@@ -189,27 +215,30 @@ def renamed(published: Mapping[str, Tensor], shape: FeatureNetShape) -> tuple[di
         module, _, leaf = key.rpartition(".")
         name = f"{own_names[module]}.{leaf}" if module in own_names else {"embed_tokens.weight": "embed"}.get(key, key)
         names[name] = key
+        if name == "mask_hidden" and value.numel() == shape.taps * shape.target_width:
+            value = value.view(shape.taps, -1)
         if name in ("norm_q.weight", "norm_k.weight", "norm_q.bias", "norm_k.bias"):
             count = 1 if value.ndim == 1 else shape.heads if "q" in name else shape.kv_heads
             rows = value.view(-1, 1, value.shape[-1])
             value = rows.repeat_interleave(max(1, count // len(rows)), 0)
         state[name] = value
-    names |= {f"{here}.{leaf}": f"{there}.{leaf}" for there, here in own_names.items() for leaf in ("weight", "bias")}
+    usual = {f"{here}.{leaf}": f"{there}.{leaf}" for there, here in own_names.items() for leaf in ("weight", "bias")}
     if shape.kind == "eagle3":
         shift = state.pop("d2t", torch.zeros(shape.kept, dtype=torch.long))
         state["ids"] = torch.arange(len(shift)) + shift.long()
     else:
         state["ids"] = torch.zeros(0, dtype=torch.long)
-    return state, names | {"ids": "d2t", "embed": "embed_tokens.weight"}
+    return state, usual | names | {"ids": "d2t", "embed": "embed_tokens.weight"}
 
 
 GRIDS = {"c2i": 24, "t2i": 16, "t2i2": 32}
 """Cells a side of LANTERN's LlamaGen models, by ``input_type``."""
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-READ = f"""{LAYER_IDS} draft_vocab_size eagle_config head_dim hidden_first hidden_size input_type intermediate_size
-joined max_position_embeddings model_type mtp norm_before_residual norm_output num_attention_heads num_hidden_layers
-num_key_value_heads rms_norm_eps rope_parameters rope_scaling rope_theta speculators_model_type target_hidden_size
-transformer_layer_config vocab_size"""
+MASK_IDS = ("ptd_token_id", "mask_token_id", "pard_token")
+"""Keys of the id of P-EAGLE's masks."""
+READ = f"""{checkpoint.LAYER_IDS} draft_vocab_size eagle_config head_dim hidden_first hidden_size input_type
+intermediate_size joined mask_token_id max_position_embeddings model_type mtp norm_before_residual norm_output
+num_attention_heads num_hidden_layers num_key_value_heads pard_token ptd_token_id rms_norm_eps rope_parameters
+rope_scaling rope_theta speculators_model_type target_hidden_size transformer_layer_config vocab_size"""
 """Keys of a configuration that are read."""
 USUAL: Mapping[str, Any] = {
     "additional_fc": False,
@@ -224,23 +253,13 @@ USUAL: Mapping[str, Any] = {
     "use_sliding_window": False,
 }
 """Keys that change the computation, with the one value that is computed."""
-WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id dtype
-embed_requires_grad eos_token_id experts_per_token fc_norm has_no_defaults_at_init initializer_range is_decoder
-max_window_layers mlp_bias next_layer_regular norm_before_fc num_local_experts pad_token_id
-parallel_draft_heads_num_layers pretraining_tp reuse_target_lm_head sliding_window speculators_config
-speculators_version target_model_type tie_word_embeddings torch_dtype transformers_version use_cache
-use_input_layernorm_in_first_layer vocabulary_map vq_config"""
+WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id
+down_sample_ratio down_sample_ratio_min dtype embed_requires_grad eos_token_id experts_per_token fc_norm
+has_no_defaults_at_init initializer_range is_decoder max_window_layers mlp_bias next_layer_regular norm_before_fc
+num_depths num_local_experts pad_token_id parallel_draft_heads_num_layers parallel_drafting pretraining_tp
+reuse_target_lm_head sliding_window speculators_config speculators_version target_model_type tie_word_embeddings
+torch_dtype transformers_version use_cache use_input_layernorm_in_first_layer vocabulary_map vq_config"""
 """Keys that change nothing: ids and types, settings of training, and settings that the tensors show."""
-
-
-def layers_of(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the target's layers that a configuration names, 0 for its embedding; () if it names none.
-
-    speculators and vLLM count as we do. SpecForge and ModelOpt, whose ids lie in ``eagle_config``, count the decoder's
-    layers from 0, as SGLang reads them.
-    """
-    nested = (config.get("eagle_config") or {}).get(LAYER_IDS) or ()
-    return tuple(int(layer) + 1 for layer in nested) or tuple(int(layer) for layer in config.get(LAYER_IDS) or ())
 
 
 def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
@@ -251,12 +270,9 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
     """
     stated = {**config, **(config.get("transformer_layer_config") or {}), **(config.get("eagle_config") or {})}
     stated = {key: value for key, value in stated.items() if value is not None}
-    stated |= {"layer_types": stated.get("layer_types", USUAL["layer_types"])[:1]}  # of the one layer
-    for key, usual in USUAL.items():
-        if stated.get(key, usual) != usual:
-            raise WeightsError(
-                f"{folder}/config.json has {key}: {stated[key]!r}, and only drafters with {usual!r} are computed here"
-            )
+    kinds = stated.get("layer_types", USUAL["layer_types"])[: int(stated.get("num_hidden_layers", 1))]
+    stated |= {"layer_types": sorted(set(kinds))}
+    checkpoint.check_usual(folder / "config.json", stated, USUAL, "drafters")
     warn_unread(folder / "config.json", stated, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
 
 
@@ -266,14 +282,18 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
     Raises:
         WeightsError: the drafter has several layers, or a head without a norm.
     """
-    if int(config.get("num_hidden_layers", 1)) != 1:
-        raise WeightsError(f"{folder} has {config['num_hidden_layers']} layers; drafters of one layer are read")
+    ids = [int(config[key]) for key in MASK_IDS if config.get(key) is not None] if eagle3 else []
+    if "mask_hidden" in state and not ids:
+        raise WeightsError(f"{folder} has mask_hidden, and its config.json no {' or '.join(MASK_IDS)}")
+    deeper = int(config.get("num_hidden_layers", 1)) - 1
+    if deeper and not ids:
+        raise WeightsError(f"{folder} has {deeper + 1} layers; drafters of one layer are read, or several of P-EAGLE")
     if config.get("norm_output") is False and "speculators_model_type" not in config:
         raise WeightsError(f"{folder} has norm_output: false, whose head reads rows without a norm; none is read")
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     norm = next((value for key, value in state.items() if key.endswith("q_norm.weight")), None)
-    layers = layers_of(config)
-    rates, sharpness = rope_rates(config, width, heads)
+    layers = checkpoint.layers_of(config)
+    rates, sharpness = checkpoint.rope_rates(config, width, heads)
     theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
     embed = state.get("embed_tokens.weight")
     return FeatureNetShape(
@@ -307,30 +327,9 @@ def shape_of(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor
         sharpness=sharpness,
         side=GRIDS[config["input_type"]] if "input_type" in config else 0,
         unconditional="rows",
+        deeper=deeper,
+        mask=ids[0] if ids else -1,
     )
-
-
-def rope_rates(config: Mapping[str, Any], width: int, heads: int) -> tuple[tuple[float, ...], float]:
-    """Return the rotation a position of each pair, and the factor of both; no rates if the base alone gives them."""
-    rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return (), 1.0
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    rope = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind, "rope_theta": theta}
-    table = LlamaRotaryEmbedding(
-        LlamaConfig(
-            hidden_size=width,
-            num_attention_heads=heads,
-            head_dim=int(config.get("head_dim") or width // heads),
-            max_position_embeddings=int(config.get("max_position_embeddings", 2048)),
-            rope_parameters=rope,
-        )
-    )
-    return tuple(table.inv_freq.tolist()), float(table.attention_scaling)
 
 
 def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShape], N]) -> N:

@@ -18,7 +18,7 @@ from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.passages import AnyPlan, NGram, PassagePlan, passages_of
 from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
-from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
+from stridebench.methods.drafters.eagle.net import EAGLE3_TAPS, FeatureDrafterNet
 from stridebench.methods.drafters.eagle.published import FeatureNetShape, Kind
 from stridebench.methods.training.eagle.student import (
     Example,
@@ -57,8 +57,8 @@ class MeasuredHits(NamedTuple):
     hits: Hits
 
 
-def figures(student: FeatureStudent) -> dict[str, float]:
-    """Return figures on held-out passages, guided if the backbone is.
+def figures(student: FeatureStudent, depths: int = DEPTHS) -> dict[str, float]:
+    """Return figures at so many depths on held-out passages, guided if the backbone is.
 
     - ``top1_d``, ``top3_d``: how often, at depth d after true tokens, the backbone's best token is the drafter's first
       one, or among its three.
@@ -71,7 +71,7 @@ def figures(student: FeatureStudent) -> dict[str, float]:
     - ``_lead``: lower end of the 95 % interval of the gain of ``top1_1`` over each control.
     """
     examples = student.lessons.development[:MOST]
-    own = measured(student, student.net, examples, DEPTHS)
+    own = measured(student, student.net, examples, depths)
     untrained = FeatureDrafterNet(student.net.shape).to(student.device)
     untrained.ids.copy_(student.net.ids)
     controls = {
@@ -125,7 +125,7 @@ def measured(
         branches = list(range(teacher.capabilities.branches))
         batch = collate([example] * len(branches), branches, teacher).to(student.device)
         features = batch.features.roll(shift, 1)
-        rounds = unroll(net, student.lessons.embed[batch.tokens], features, batch.visible, depths)
+        rounds = unroll(net, student.lessons.embed[batch.tokens], features, batch.visible, depths, student.mask)
         for depth, out in enumerate(rounds):
             counted = batch.counted[0, depth:]
             p = _guided([student.target_logits(rows[depth:][counted]) for rows in batch.heads], scale)
@@ -164,7 +164,8 @@ def _guided(logits: Sequence[Tensor], scale: float) -> Tensor:
 
 
 # The loss of a feature drafter: smooth L1 of features and soft cross-entropy, summed over the rounds.
-# Sources: EAGLE-1, arXiv:2401.15077, section 3.3; EAGLE-3, arXiv:2503.01840 (weight 0.8^i in round i).
+# Sources: EAGLE-1, arXiv:2401.15077, section 3.3; EAGLE-3, arXiv:2503.01840 (weight 0.8^i in round i); P-EAGLE,
+# arXiv:2602.01469 (weight 1).
 
 
 def noisy(features: Float[Tensor, "B N J F"], width: float) -> Float[Tensor, "B N J F"]:
@@ -180,15 +181,17 @@ def round_losses(
     rounds: int,
     regress: float,
     classify: float,
+    fading: float = 0.8,
 ) -> Tensor:
     """The weighted loss of a batch whose drafter reads these features.
 
     Args:
         regress: weight of the smooth L1 of features.
+        fading: the weight of round i is its i-th power.
     """
     net, embed = student.net, student.lessons.embed
     with autocast(device=embed.device.type):
-        outputs = unroll(net, embed[batch.tokens], features, batch.visible, rounds)
+        outputs = unroll(net, embed[batch.tokens], features, batch.visible, rounds, student.mask)
         total = torch.zeros((), device=embed.device)
         for i, out in enumerate(outputs):
             counted = batch.counted[:, i:]
@@ -196,7 +199,7 @@ def round_losses(
             p, log_q = student.target_logits(heads).softmax(-1), student.draft_logits(rows).log_softmax(-1)
             regression = functional.smooth_l1_loss(rows.float(), heads) if regress else 0.0
             classification = -(p * log_q).sum(-1).mean()
-            total = total + 0.8**i * (classify * classification + regress * regression)
+            total = total + fading**i * (classify * classification + regress * regression)
     return total
 
 
@@ -213,7 +216,7 @@ class FeatureRecipe(Recipe):
 
     Args:
         eagle: eagle1 or eagle3, or mtp: a layer for multi-token prediction, which norms token and row before it joins
-            them, and its output.
+            them, and its output; or p_eagle: eagle3 that reads masks from the second round on.
         heads: attention heads of its layer; 0: of 128 numbers each, or as few as fit.
         kv_heads: heads of keys and values; 0: as many.
         inner: width of the gated product; 0: 8 thirds of the backbone's width.
@@ -223,6 +226,8 @@ class FeatureRecipe(Recipe):
         noise: width of the uniform noise on features, in units of their root mean square.
         regress: weight of the smooth L1 of features.
         classify: weight of the soft cross-entropy.
+        fading: the weight of round i is its i-th power.
+        deeper: layers behind the first one, of p_eagle.
     """
 
     summary: str
@@ -240,6 +245,8 @@ class FeatureRecipe(Recipe):
     noise: float = 0.2
     regress: float = 1.0
     classify: float = 0.1
+    fading: float = 0.8
+    deeper: int = 0
     device: str = "cpu"
     steps: int = 1600
     hours: float = 0.4
@@ -256,7 +263,7 @@ class FeatureRecipe(Recipe):
     @property
     def taps(self) -> tuple[Tap, ...]:
         """Layers of the backbone that the drafter reads, in addition to the head's input."""
-        return (2, "middle", -4) if self.eagle == "eagle3" else ()
+        return EAGLE3_TAPS if self.eagle in ("eagle3", "p_eagle") else ()
 
     def build(self, requirements: Mapping[str, Path]) -> FeatureStudent:
         """Return a student. Generates the passages first if the cache holds none."""
@@ -267,8 +274,9 @@ class FeatureRecipe(Recipe):
         lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development, tied.lift)
         width, ids = teacher.capabilities.width, self._proposed(lessons)
         heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
+        seen = torch.bincount(torch.cat([example.tokens for example in train]), minlength=len(tied.embed))
         shape = FeatureNetShape(
-            "eagle1" if self.eagle == "mtp" else self.eagle,
+            "eagle3" if self.taps else "eagle1",
             width,
             heads,
             self.kv_heads or heads,
@@ -283,16 +291,18 @@ class FeatureRecipe(Recipe):
             pair_norm=self.eagle == "mtp",
             entry_norm=self.eagle == "mtp",
             normed_output=self.eagle == "mtp",
+            deeper=self.deeper,
+            mask=int(seen[: teacher.capabilities.vocabulary].argmin()) if self.eagle == "p_eagle" else -1,
         )
         (net := FeatureDrafterNet(shape)).ids.copy_(ids)
-        if self.eagle == "eagle3" and tied.lift is None:
+        if self.taps and tied.lift is None:
             net.unembed.weight.data.copy_(lessons.unembed[net.ids.to(lessons.unembed.device)])
         return FeatureStudent(net, lessons)
 
     def _proposed(self, lessons: Lessons) -> Int[Tensor, " K"]:
         """The ids that the drafter proposes; none: eagle1 with the backbone's whole unembedding."""
         vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
-        if not self.kept and self.eagle != "eagle3":
+        if not self.kept and not self.taps:
             return torch.zeros(0, dtype=torch.long)
         drawn = range(vocabulary) if grid is None or grid.ids is None else grid.ids
         if not 0 < self.kept < len(drawn):
@@ -311,11 +321,11 @@ class FeatureRecipe(Recipe):
     def terms(self, student: FeatureStudent, batch: FeatureBatch) -> Tensor:
         """The loss of a batch."""
         features = noisy(batch.features, self.noise)
-        return round_losses(student, batch, features, self.rounds, self.regress, self.classify)
+        return round_losses(student, batch, features, self.rounds, self.regress, self.classify, self.fading)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on passages of held-out prompts, and those of controls; see `figures`."""
-        return figures(cast(FeatureStudent, model))
+        return figures(cast(FeatureStudent, model), max(DEPTHS, self.rounds))
 
     def export(self, model: nn.Module, folder: Path) -> None:
         net = cast(FeatureStudent, model).net
@@ -336,6 +346,20 @@ GENERAL_RECIPES.register("eagle3")(
         regress=0.0,
         classify=1.0,
         noise=0.0,
+    )
+)
+GENERAL_RECIPES.register("p_eagle")(
+    replace(
+        ANY,
+        summary="P-EAGLE drafter of any backbone with hidden rows",
+        eagle="p_eagle",
+        deeper=3,  # of the release's drafters, whose ``num_depths`` is 8
+        kept=32_000,
+        rounds=8,
+        regress=0.0,
+        classify=1.0,
+        noise=0.0,
+        fading=1.0,
     )
 )
 GENERAL_RECIPES.register("mtp")(

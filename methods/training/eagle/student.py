@@ -130,6 +130,7 @@ class FeatureStudent(nn.Module):
         ids: the K ids whose probabilities are compared, on the CPU: those that the net proposes, else those that a cell
             of the grid may take, else all.
         proposed: marks the proposed ids among V, or None if the net proposes all.
+        mask: embedding [E] of the net's masks, or None if it has none.
     """
 
     def __init__(self, net: FeatureDrafterNet, lessons: Lessons) -> None:
@@ -144,6 +145,7 @@ class FeatureStudent(nn.Module):
         if own:
             self.proposed = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, self.ids, True)
         self._rows = (lessons.unembed[self.ids.to(lessons.unembed.device)],)
+        self.mask = lessons.embed[net.shape.mask] if net.shape.mask >= 0 else None
 
     @property
     def device(self) -> torch.device:
@@ -170,7 +172,9 @@ class FeatureStudent(nn.Module):
 # Training-time test: a feature drafter reads the features that it predicted, as it does in a tree.
 # Symbols: B sequences, N entries, H heads, D their width, E width. In round i entry t reads token t + 1 + i and the
 # output of round i - 1, and predicts row t + 1 + i. It attends to the true pairs up to t, and to its own pairs of
-# earlier rounds. Source: EAGLE-3, arXiv:2503.01840, section 3.2; one round is EAGLE-1's training.
+# earlier rounds. Source: EAGLE-3, arXiv:2503.01840, section 3.2; one round is EAGLE-1's training. P-EAGLE's
+# (arXiv:2602.01469) reads a mask from round 1 on; it draws fewer entries of later rounds to save memory, and here all
+# entries of the short passages are kept.
 
 
 def unroll(
@@ -179,11 +183,13 @@ def unroll(
     features: Float[Tensor, "B N J E"],
     visible: Bool[Tensor, "B one N N"],
     rounds: int,
+    mask: Float[Tensor, " E"] | None = None,
 ) -> list[Float[Tensor, "B N E"]]:
     """Return the output of each round. The last i entries of round i are meaningless.
 
     Args:
         tokens: embeddings of token t + 1.
+        mask: embedding of the masks of a net that has some.
     """
     memory, outputs = _RoundKV(visible), []
     places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -191,20 +197,23 @@ def unroll(
         output = net(tokens.roll(-i, 1), features, places + i, memory)
         outputs.append(output)
         features = output[:, :, None]
+        if mask is not None:
+            tokens, features = mask.expand_as(tokens), net.mask_hidden.expand(*tokens.shape[:2], -1, -1)
     return outputs
 
 
 class _RoundKV:
-    """Keys and values of all rounds so far; a call is the attention of the next round."""
+    """Keys and values of all rounds so far, by layer; a call is the attention of a layer's next round."""
 
     def __init__(self, visible: Bool[Tensor, "B one N N"]) -> None:
         self._hidden = ~visible
-        self._rounds: list[tuple[Tensor, Tensor]] = []
+        self._rounds: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def __call__(self, query: Tensor, keys: Tensor, values: Tensor) -> Float[Tensor, "B H N D"]:
+    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, layer: int = 0) -> Float[Tensor, "B H N D"]:
         share, count = query.shape[1] // keys.shape[1], query.shape[2]
-        self._rounds.append((keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)))
-        (first, true), *own = self._rounds
+        rounds = self._rounds.setdefault(layer, [])
+        rounds.append((keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)))
+        (first, true), *own = rounds
         scores = [(query @ first.transpose(2, 3)).masked_fill(self._hidden, float("-inf"))]
         scores += [(query * key).sum(-1, keepdim=True) for key, _ in own]
         weights = (torch.cat(scores, -1).float() * query.shape[-1] ** -0.5).softmax(-1).to(query.dtype)

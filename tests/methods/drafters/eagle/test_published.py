@@ -25,6 +25,7 @@ from stridebench.methods.drafters.eagle.net import FeatureCache, FeatureDrafterN
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
 from stridebench.methods.mtp import MultiTokenPrediction
+from stridebench.methods.p_eagle import ParallelEagle
 from tests.support.feature_toys import SIZES, run_on, tiny
 from tests.support.published_drafters import Published
 
@@ -108,6 +109,65 @@ def test_the_branch_without_the_condition_reads_the_rows_of_the_targets(
     without = reference(embed[tokens[first:]], rows[first:, 1].flatten(1)) @ tied.unembed.T
     expected = without + scale * (with_condition[first:] - without)
     torch.testing.assert_close(torch.cat(logits)[first:], expected, rtol=1e-4, atol=5e-4)
+
+
+P_EAGLE: dict[str, tuple[dict[str, Any], bool]] = {
+    "AWS": ({"name": "midlayer", "ptd_token_id": 60, "own": True, "parallel_drafting": True}, False),
+    "speculators": (
+        {"mask_token_id": 60, "norm_before_residual": True, "speculators_model_type": "peagle", "num_depths": 8}, True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", P_EAGLE)
+def test_one_pass_of_p_eagle_is_that_of_the_reference(
+    name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A prompt, then the rest of the context with three masks; and the same again, behind the masks of that pass."""
+    how, nested = P_EAGLE[name]
+    reference = Published("llama", kept=9, num_hidden_layers=3, **how)
+    net = FeatureDrafterNet.load(reference.save(tmp_path, nested)).packed()
+    assert (net.shape.mask, net.shape.deeper, net.shape.serves) == (60, 2, ("p_eagle",)) and not recwarn.list
+    torch.manual_seed(0)
+    embed, tokens, rows = reference.embed.weight, torch.tensor([5, 9, 22, 31, 7, 60, 60, 60]), torch.randn(8, 3, 32)
+    tied = TiedEmbeddings(torch.randn(61, 32) if reference.own else embed, torch.randn(61, 32))
+    cache, places = FeatureCache(net, tied, Capabilities(61, 64, width=32), 4), torch.arange(8)
+    rows[5:] = reference.mask_hidden.view(3, 32)
+    features = rows.clone()
+    features[5:] = float("nan")  # the target has none for masks
+    cache.extend(Window(tokens[:3], places[:3], 0, None, 0, (), features[:3, None]))
+    expected = reference(embed[tokens], rows.flatten(1))
+    for start in (3, 4):
+        cache.keep(start)
+        read = cache.extend(Window(tokens[start:], places[start:], start, None, 4, (), features[start:, None]))
+        assert read.hidden is not None
+        torch.testing.assert_close(read.hidden[-4:, 0, 0], expected[4:], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(read.logits[:, net.ids], reference.logits(expected[4:]), rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stated", "message"),
+    [
+        ({"layers.1.mlp.up_proj.weight": None}, {}, r"lacks layers\.1\.mlp\.up_proj\.weight\. It"),
+        (
+            {"layers.1.hidden_norm.weight": torch.ones(32)},
+            {},
+            r"does not read, layers\.1\.hidden_norm\.weight",
+        ),
+        ({"layers.2.mlp.up_proj.weight": torch.ones(8)}, {}, r"does not read, layers\.2\.mlp\.up_proj\.weight"),
+        ({"mask_hidden": torch.ones(1, 1, 95)}, {}, r"has mask_hidden in the shape \(1, 1, 95\), not \(3, 32\)"),
+        ({"mask_hidden": None}, {}, "lacks mask_hidden"),
+        ({}, {"ptd_token_id": None}, "has mask_hidden, and its config.json no ptd_token_id or mask_token_id"),
+        ({}, {"layer_types": ["full_attention", "sliding_attention"]}, "has layer_types:"),
+    ],
+)
+def test_a_drafter_of_p_eagle_that_does_not_fit(
+    changes: dict[str, Any], stated: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    reference = Published("llama", kept=9, name="midlayer", num_hidden_layers=2, ptd_token_id=60)
+    reference.config |= stated
+    with pytest.raises(WeightsError, match=message):
+        FeatureDrafterNet.load(reference.save(tmp_path, **changes))
 
 
 def test_eagle3_reads_its_own_rows_as_the_reference_does(tmp_path: Path) -> None:
@@ -338,9 +398,40 @@ def test_mtp_reads_layers_for_multi_token_prediction_alone(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("changes", "message"), [({"depth": 0}, "depth is 0"), ({"policy": "p_min"}, "take conf")])
-def test_mtp_refuses_chains_without_drafts(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        MultiTokenPrediction(**changes)
+@pytest.mark.parametrize(("name", "method"), [("mtp", MultiTokenPrediction), ("p_eagle", ParallelEagle)])
+def test_chains_without_drafts_are_refused(name: str, method: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: .*{message}"):
+        method(**changes)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_p_eagle_drafts_a_chain_in_one_pass(temperature: float, tmp_path: Path) -> None:
+    """At T = 0 tokens are the target's own; near the end of the context fewer masks fit."""
+    model, sampling = tiny("fp32"), Sampling(temperature)
+    drafter = Published(
+        "llama", kept=9, name="midlayer", num_hidden_layers=2, ptd_token_id=60,
+        eagle_aux_hidden_state_layer_ids=[1, 2, 5], **TARGET, **WIDE
+    )  # fmt: skip
+    method = ParallelEagle(str(drafter.save(tmp_path)), depth=5)
+    assert method.taps == (1, 2, 5)
+    decoded = decode(method, run_on(model, sampling, 200))
+    drafts = [(step.drafted, step.draft_nfe) for step in decoded.steps]
+    assert drafts[0] == (5, 1) and max(drafts) == (5, 1)
+    assert [drafted for drafted, _ in drafts[-3:]] == sorted((drafted for drafted, _ in drafts[-3:]), reverse=True)
+    if not temperature:
+        assert decoded.tokens == decode(Autoregressive(), run_on(model, sampling, 200)).tokens
+
+
+def test_p_eagle_reads_drafters_with_masks_alone(tmp_path: Path) -> None:
+    model = tiny("fp32")
+    plain = str(Published("llama", kept=9, name="midlayer", **TARGET, **WIDE).save(tmp_path / "plain"))
+    with pytest.raises(WeightsError, match="holds a drafter of kind eagle3, and this method reads p_eagle"):
+        decode(ParallelEagle(plain), run_on(model, Sampling(0.0), 8))
+    masked = Published("llama", kept=9, name="midlayer", ptd_token_id=61, **TARGET, **WIDE)
+    with pytest.raises(WeightsError, match="holds a drafter of kind p_eagle, and this method reads eagle3"):
+        decode(Eagle3(str(masked.save(tmp_path / "masked"))), run_on(model, Sampling(0.0), 8))
+    with pytest.raises(WeightsError, match="vocabulary of 62 ids, and tiny of 61"):
+        decode(ParallelEagle(str(tmp_path / "masked")), run_on(model, Sampling(0.0), 8))
 
 
 TARGET = {"hidden_size": SIZES["hidden_size"], "vocab_size": 61}

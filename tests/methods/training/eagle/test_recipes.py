@@ -20,6 +20,7 @@ from stridebench.harness.train.loop import train
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle3 import Eagle3
 from stridebench.methods.mtp import MultiTokenPrediction
+from stridebench.methods.p_eagle import ParallelEagle
 from stridebench.methods.training.eagle.recipes import FeatureRecipe, shuffled
 from stridebench.methods.training.eagle.student import FeatureStudent
 from tests.support.feature_toys import run_on, small_recipe
@@ -37,6 +38,7 @@ FEW_IDS = {"kept": 100}
         ("eagle1-embedded-code", Eagle1, FEW_IDS),
         ("eagle3-embedded-code", Eagle3, {}),
         ("mtp-embedded-code", MultiTokenPrediction, {}),
+        ("p_eagle-embedded-code", ParallelEagle, {}),
     ],
 )
 def test_a_drafter_learns_and_its_drafts_are_accepted(

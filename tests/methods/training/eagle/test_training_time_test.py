@@ -16,6 +16,7 @@ from stridebench.methods.drafters.eagle.drafter import FeatureDrafter
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
+from stridebench.methods.p_eagle import ParallelEagle
 from stridebench.methods.training.eagle.student import Example, collate, unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
 
@@ -50,6 +51,24 @@ class TestAgainstDecoding:
         rounds = unroll(net, model.tied_embeddings().embed[batch.tokens], batch.features.double(), batch.visible, 3)
         for trained, drafted in zip(rounds, decoded, strict=True):
             torch.testing.assert_close(trained[0, 4], drafted, rtol=0, atol=1e-5)
+
+    def test_rounds_are_the_rows_of_one_pass_over_masks(self, tmp_path: Path) -> None:
+        """P-EAGLE with two layers: rounds 0, 1 and 2 at entry 4, and the pass of a decode that stands there."""
+        model = tiny()
+        folder = folder_for(model, tmp_path, **EAGLE3_SHAPE, mask=60, deeper=1)
+        run = run_on(model, Sampling(1.0), 40, TOKENS[:6])
+        drafter = cast(FeatureDrafter, started(ParallelEagle(features=folder, depth=3), run).drafter)
+        assert drafter.masks == (60, 60)
+        assert drafter.root(run) is not None
+        hidden = Teacher(model).read(Passage(TOKENS, 3), (*ParallelEagle().taps, -1)).hidden
+        assert hidden is not None
+        batch = collate(
+            [Example(torch.tensor(TOKENS), hidden, torch.zeros(10, dtype=torch.long), 3)], [0], Teacher(model)
+        )
+        net, embed = FeatureDrafterNet.load(tmp_path).double(), model.tied_embeddings().embed
+        rounds = unroll(net, embed[batch.tokens], batch.features.double(), batch.visible, 3, embed[60])
+        trained = torch.stack([out[0, 4] for out in rounds])
+        torch.testing.assert_close(trained, run.opened[folder].newest[:, 0, 0], rtol=0, atol=1e-5)
 
     def test_both_branches_of_guidance_read_as_in_decoding(self, tmp_path: Path) -> None:
         model = presets.load("embedded-image-8x8", "fp32")
