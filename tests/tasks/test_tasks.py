@@ -19,8 +19,7 @@ from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
 from stridebench.tasks import humaneval
 from stridebench.tasks.continuation import Continuation
-from stridebench.tasks.humaneval import HumanEval, body, completion, evaluator, pass_at_k
-from stridebench.tasks.long_context import LongContext
+from stridebench.tasks.humaneval import HumanEval, LongContext, body, completion, evaluator, pass_at_k
 from stridebench.tasks.tabular import TabularTask
 
 SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)

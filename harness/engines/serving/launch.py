@@ -1,7 +1,4 @@
-"""Starts a server that a small YAML file declares, waits until it answers, and stops it with its children.
-
-The base finds the runner of engines in its registry; torch is imported only when engines run.
-"""
+"""Starts a server that a small YAML file declares, waits until it answers, and stops it with its children."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -31,15 +28,9 @@ from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.engines.answer import LOOPBACK, ServerKey
 from stridebench.harness.errors import UnknownNameError, UsageError, printable_line
 from stridebench.harness.machine.extras import install_command, optional
-from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.entries import EngineUse
 from stridebench.harness.plan.yaml_lines import load as load_yaml
-from stridebench.harness.registry import ENGINES, RUNNERS
-from stridebench.harness.run.engine_runner import StoppedEngine
-
-if TYPE_CHECKING:
-    from stridebench.harness.record.store import Store
-    from stridebench.harness.run.loading import Options
+from stridebench.harness.registry import ENGINES
 
 SHIPPED = Path(stridebench.harness.engines.__file__).parent / "servers"
 SYNTHETIC = "synthetic"
@@ -302,18 +293,3 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:  # the keeper itself was stopped
         process.kill()
         process.wait()
-
-
-@RUNNERS.register("engines")
-class ServedEngines:
-    """Runs the cells of engines, in this process or behind servers (`stridebench.harness.run.engine_runner`)."""
-
-    def obstacle(self, use: EngineUse) -> str | None:
-        """Return why an engine cannot start."""
-        return obstacle(use)
-
-    def run(self, plan: Plan, store: Store, options: Options) -> Sequence[StoppedEngine]:
-        """Run the cells (`stridebench.harness.engines.serving.engines.run_engines`)."""
-        from stridebench.harness.engines.serving.engines import run_engines
-
-        return run_engines(plan, store, options)

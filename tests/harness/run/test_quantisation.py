@@ -15,7 +15,7 @@ from stridebench.harness.plan.entries import TaskUse
 from stridebench.harness.plan.planned_method import PlannedMethod
 from stridebench.harness.registry import METHODS
 from stridebench.harness.run.group import adapted, distance, notes, unquantised
-from stridebench.tasks.long_context import LongContext
+from stridebench.tasks.humaneval import LongContext
 from tests.support.tiny_text import tiny
 
 
