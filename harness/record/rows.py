@@ -140,19 +140,20 @@ def problem_of_rows(table: pa.Table, file: str, schema: pa.Schema) -> str | None
     Args:
         schema: the types of its columns; a column that holds nothing may be of the type null.
     """
-    for name in schema.names:
-        if name not in table.column_names and name in LATER:
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name not in columns and name in LATER:
             continue
-        if name not in table.column_names:
+        if name not in columns:
             return f"lacks the column {name}"
-        column, kind = table.column(name), schema.field(name).type
+        column = columns[name]
         if column.type != kind and not (pa.types.is_null(column.type) and (name in _NULLABLE[file] or not len(column))):
             return f"has the column {name} in the type {column.type} instead of {kind}"
         if name not in _NULLABLE[file] and column.null_count:
             return f"has a row without {name}"
         if fault := _problem_of_values(column, name):
             return f"has a row whose {name} {fault}"
-    key = [name for name in _UNIQUE if name in table.column_names]
+    key = [name for name in _UNIQUE if name in columns]
     if table.num_rows > table.group_by(key).aggregate([]).num_rows:
         return f"has two rows of one {', '.join(key)}"
     return None
