@@ -6,10 +6,9 @@ under which licence.
 
 from __future__ import annotations
 
-import gzip
 import io
+import lzma
 import wave
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,12 +66,12 @@ def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
 
 
 def _waveform(path: Path) -> Float[np.ndarray, " samples"]:
-    """Read a mono file at 16 kHz, compressed by gzip, with the standard library: float32 between -1 and 1."""
+    """Read a mono file at 16 kHz, compressed by xz, with the standard library: float32 between -1 and 1."""
     try:
-        with gzip.open(path) as data, wave.open(io.BytesIO(data.read()), "rb") as file:
+        with lzma.open(path) as data, wave.open(io.BytesIO(data.read()), "rb") as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             count, samples = file.getnframes(), file.readframes(file.getnframes())
-    except (OSError, EOFError, zlib.error, wave.Error) as error:
+    except (OSError, EOFError, lzma.LZMAError, wave.Error) as error:
         raise UsageError(f"{path} cannot be read as a WAV file ({error!r}). Reinstall stridebench") from error
     if found != FORMAT or not samples or len(samples) != 2 * count:
         raise UsageError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -29,7 +29,7 @@ from stridebench.tasks.metrics import wer
 from stridebench.tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
-WAV = gzip.decompress((SHIPPED / "audio" / "000-slt.wav.gz").read_bytes())
+WAV = lzma.decompress((SHIPPED / "audio" / "000-slt.wav.xz").read_bytes())
 
 
 def test_the_splits_share_neither_sentence_nor_voice() -> None:
@@ -54,28 +54,28 @@ def test_every_utterance_is_a_waveform_of_a_few_seconds(split: str) -> None:
         assert re.fullmatch(r"[A-Z][A-Za-z' ,]+\.", prompt.data["reference"])
 
 
-def test_what_is_shipped_is_listed_and_no_more_than_twelve_megabytes() -> None:
+def test_what_is_shipped_is_listed_and_no_more_than_seven_megabytes() -> None:
     listed = {json.loads(line)["file"] for line in (SHIPPED / "utterances.jsonl").read_text().splitlines()}
-    assert listed == {str(path.relative_to(SHIPPED)) for path in SHIPPED.rglob("*.wav.gz")}
-    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 12_000_000
+    assert listed == {str(path.relative_to(SHIPPED)) for path in SHIPPED.rglob("*.wav.xz")}
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 7_000_000
     assert "Carnegie Mellon University" in (SHIPPED / "README.md").read_text()
 
 
 def test_a_file_is_read_as_the_sound_file_library_does() -> None:
     soundfile = pytest.importorskip("soundfile")
-    path = SHIPPED / "audio" / "131-kal16.wav.gz"
-    expected, rate = soundfile.read(io.BytesIO(gzip.decompress(path.read_bytes())), dtype="float32")
+    path = SHIPPED / "audio" / "131-kal16.wav.xz"
+    expected, rate = soundfile.read(io.BytesIO(lzma.decompress(path.read_bytes())), dtype="float32")
     assert rate == RATE and np.array_equal(utterances._waveform(path), expected)
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (gzip.compress(WAV)[:-100], r"x\.wav cannot be read as a WAV file"),
-        (gzip.compress(b"RIFF"), r"x\.wav cannot be read as a WAV file"),
-        (gzip.compress(WAV[:-100]), r"and \d+ bytes; it must have"),
+        (lzma.compress(WAV)[:-100], r"x\.wav cannot be read as a WAV file"),
+        (lzma.compress(b"RIFF"), r"x\.wav cannot be read as a WAV file"),
+        (lzma.compress(WAV[:-100]), r"and \d+ bytes; it must have"),
         (
-            gzip.compress(WAV.replace(b"\x80\x3e\0\0", b"\x40\x1f\0\0", 1)),
+            lzma.compress(WAV.replace(b"\x80\x3e\0\0", b"\x40\x1f\0\0", 1)),
             r"8000\) and",
         ),
     ],
