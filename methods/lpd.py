@@ -21,7 +21,7 @@ from stridebench.harness.core.capabilities import Grid, Requirement
 from stridebench.harness.core.draft import Fill
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
 
 Cell = tuple[int, int]
@@ -109,10 +109,7 @@ class LPD(Method[list[list[int]]]):
         return hashlib.blake2b(f"{self.order_seed} {group} {cell}".encode()).digest()
 
     def start(self, run: Run) -> list[list[int]]:
-        grid = run.capabilities.grid
-        if grid is None:
-            raise ContractError("lpd needs a backbone with a grid, and this one offers none")
-        return run.canvas.groups(self.cells(grid))
+        return run.canvas.groups(self.cells)
 
     def step(self, run: Run, state: list[list[int]]) -> Fill:
         group = state.pop(0)

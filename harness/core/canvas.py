@@ -6,7 +6,7 @@ Symbols: P prompt length, N entries of a pass, F positions filled by a step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, final
 
@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.cache import Cache, Window
-from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.capabilities import Capabilities, Grid
 from stridebench.harness.core.clock import Stopwatch
 from stridebench.harness.core.draft import Fill
-from stridebench.harness.errors import ContractError
+from stridebench.harness.errors import ContractError, UsageError
 
 Sees = Literal["before", "all", "filled"]
 """Which entries an entry attends to: itself and those at smaller positions; or all; or those at filled positions, and
@@ -187,11 +187,25 @@ class Canvas:
         self._queried = frozenset(positions)
         return logits[[places.index(place) for place in positions]]
 
-    def groups(self, cells: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the positions of groups of cells, given by raster index, without those behind the last position."""
-        grid = self.capabilities.grid
-        assert grid is not None  # the caller has laid its cells in it
-        groups = [[grid.start + cell for cell in group if grid.start + cell < self.end] for group in cells]
+    def groups(self, cells: Callable[[Grid], Sequence[Sequence[int]]]) -> list[list[int]]:
+        """Return the positions of groups of cells, without those behind the last position.
+
+        Args:
+            cells: gives the cells of each group of a picture, by raster index.
+
+        Raises:
+            ContractError: the model makes no pictures.
+            UsageError: the output is longer than a picture.
+        """
+        grid, length = self.capabilities.grid, self.end - self.start
+        if grid is None:
+            raise ContractError("groups of cells need a backbone with a grid, and this one offers none")
+        if length > grid.length:
+            raise UsageError(
+                f"an output of {length} tokens and a picture of {grid.length} cells; set max_new_tokens to "
+                f"{grid.length} or less"
+            )
+        groups = [[grid.start + cell for cell in group if grid.start + cell < self.end] for group in cells(grid)]
         return [group for group in groups if group]
 
     def fill(self, fill: Fill) -> dict[int, int]:

@@ -91,7 +91,7 @@ class TestPasses:
     def test_a_group_takes_a_pass(self, method: LPD | PAR, passes: int) -> None:
         result = decoded(method)
         assert len(result.steps) == passes and len(result.tokens) == 64
-        assert sum(step.target_nfe for step in result.steps) == passes
+        assert sum(step.nfe for step in result.steps) == passes
 
     def test_a_canvas_that_ends_inside_the_picture_is_filled_to_its_end(self) -> None:
         assert len(decoded(PAR(2), 4, 4, 6).steps) == 4  # two corners, then two cells of two regions
@@ -113,6 +113,10 @@ class TestPasses:
         ]
         query = run.capabilities.queries[0]
         assert [int((read.tokens == query).sum()) for read in reads] == [1, 2, 1]
+
+    def test_an_output_longer_than_the_picture_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="output of 5 tokens and a picture of 4 cells; set max_new_tokens to 4"):
+            LPD().start(opened(2, 2, 5))
 
     def test_a_position_that_is_filled_or_outside_cannot_be_asked_for(self) -> None:
         for position in (1, 6):

@@ -194,7 +194,7 @@ RECIPES.register("emoji-image-8x8-queries")(
         layers=5,
         heads=5,
         batch=32,
-        steps=400,
+        steps=300,
         hours=0.66,
         rate=3e-3,
         average=0.99,

@@ -156,8 +156,8 @@ def _nats_by_query(
     else:
         groups = torch.from_numpy(np.stack([random_groups(random, count) for _ in range(rows)]))
     # Kinds of columns, in the order of the rows: entries of the prompt (group -1), cells, queries.
-    prompt = torch.where(places < lengths, -1, count)  # padding is in a group behind all others
-    keys, query = torch.cat([prompt, groups], 1)[:, None], groups[:, :, None]
+    before = torch.where(places < lengths, -1, count)  # padding is in a group behind all others
+    keys, query = torch.cat([before, groups], 1)[:, None], groups[:, :, None]
     known = torch.cat([keys <= query, torch.zeros(rows, count, count, dtype=torch.bool)], 2)
     asked = torch.cat([keys < query, groups[:, None] == query], 2)
     begun = torch.ones(first, first + 2 * count, dtype=torch.bool).tril().expand(rows, -1, -1)
