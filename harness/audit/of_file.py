@@ -12,7 +12,7 @@ import torch
 from stridebench.harness.audit.laws import MARGINS
 from stridebench.harness.audit.output import bets_on, drafter_logits, read_outputs, target_logits
 from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
@@ -64,9 +64,10 @@ def audit_file(path: Path, claimed: ClaimedSource, device: str = "cpu", fetch: b
     name = claimed.backbone
     dtype = claimed.dtype or BACKBONES.get(presets.resolve(name).adapter).default_dtype
     backbone = presets.load(name, dtype, device, fetch)
-    if Requirement.BIDIRECTIONAL in backbone.capabilities.meets:
+    if UNORDERED & backbone.capabilities.meets:
         raise UsageError(
-            f"{name} is a masked model, which gives no distribution of a next token; nothing can be audited"
+            f"{name} is a masked or an order-free model, which gives no distribution of a next token; nothing can be "
+            f"audited"
         )
     outputs = read_outputs(path, backbone.capabilities)
     load_drafter = cache(partial(presets.drafter, backbone, fetch=fetch))

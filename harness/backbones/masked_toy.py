@@ -1,14 +1,15 @@
-"""A random masked model small enough to enumerate."""
+"""A random model small enough to enumerate, whose rows give the distribution of their own position."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from stridebench.harness.backbones.toy import DTYPE, MASK, EnumerableBackbone, HashCache, mix, noise
+from stridebench.harness.backbones.toy import DTYPE, MASK, EnumerableBackbone, HashCache, grid_of, mix, noise
 from stridebench.harness.core.cache import Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import ContractError, UsageError
@@ -20,15 +21,18 @@ from stridebench.harness.registry import BACKBONES
 class MaskedTabular(EnumerableBackbone):
     """p(x_i | canvas) = softmax(sharpness x normal noise) over all ids but the mask's.
 
+    With a grid it is an order-free model, and the mask is the query of every cell.
+
     Args (of ``params``):
         vocabulary: V >= 3, the last id being the mask.
+        grid: rows and columns of a picture.
         seed: of the model.
         context: entries.
         sharpness: of the distributions.
     """
 
     kind = "masked_tabular"
-    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0}
+    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "grid": ()}
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         super().__init__(name, params)
@@ -37,13 +41,20 @@ class MaskedTabular(EnumerableBackbone):
                 f"the masked_tabular backbone was given a vocabulary of {self.vocabulary}; it has "
                 f"{', '.join(self.defaults)}, of 3 ids or more"
             )
+        mask, grid = self.vocabulary - 1, grid_of(self._values["grid"], self.vocabulary)
         self.capabilities = Capabilities(
-            self.vocabulary, int(self._values["context"]), meets=self.meets({}), mask=self.vocabulary - 1
+            self.vocabulary,
+            int(self._values["context"]),
+            meets=self.meets(params),
+            grid=grid,
+            mask=mask if grid is None else None,
+            queries=() if grid is None else [mask] * grid.length,
         )
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return frozenset({Requirement.BIDIRECTIONAL})
+        queries = {Requirement.GRID, Requirement.ANY_ORDER, Requirement.QUERIES}
+        return frozenset(queries if params.get("grid") else {Requirement.BIDIRECTIONAL})
 
     def cache(self) -> MaskedTabularCache:
         return MaskedTabularCache(self)
@@ -56,19 +67,29 @@ class MaskedTabular(EnumerableBackbone):
 
 @final
 class MaskedTabularCache(HashCache):
-    """The entries of a `MaskedTabular`."""
+    """The entries of a `MaskedTabular`.
+
+    An entry reads whole entries, but of those of its pass that read it too, token and position only.
+    """
 
     def extend(self, window: Window) -> Rows:
         old, count = len(self.entries), len(window.tokens)
         self._check_room(count)
-        if window.sees is None and count > 1:
+        if window.sees is None and count > 1 and not self.model.capabilities.queries:
             raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
         pairs = list(zip(window.tokens.tolist(), window.positions.tolist(), strict=True))
-        leaves = [*self.entries, *(mix(token, position, 0) for token, position in pairs)]
-        sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()
-        for n, (token, position) in enumerate(pairs):
-            marks = [True] * window.base + sees[n]
-            attended = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
-            self.entries.append(mix(token, position, attended & MASK))
+        sees = torch.ones(count, old + count).tril(old).bool().tolist()
+        if window.sees is not None:
+            sees = [[True] * window.base + row for row in window.sees.tolist()]
+
+        @cache
+        def entry(n: int) -> int:
+            attended = sum(self.entries[at] for at in range(old) if sees[n][at])
+            for other in range(count):
+                if other != n and sees[n][old + other]:
+                    attended += mix(*pairs[other], 0) if sees[other][old + n] else entry(other)
+            return mix(*pairs[n], attended & MASK)
+
+        self.entries += [entry(n) for n in range(count)]
         logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
         return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))

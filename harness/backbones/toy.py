@@ -159,7 +159,7 @@ class Tabular(EnumerableBackbone):
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         super().__init__(name, params)
-        grid = _grid(self._values["grid"], self.vocabulary)
+        grid = grid_of(self._values["grid"], self.vocabulary)
         vectors = None if grid is None or grid.ids is None else noise(0, self._seed, 2 * len(grid.ids)).view(-1, 2)
         self.capabilities = Capabilities(
             self.vocabulary,
@@ -386,11 +386,11 @@ class TabularState:
         return self._model.rows_of(state[len(state) - len(tokens) :], window)
 
 
-def _grid(sides: Any, vocabulary: int) -> Grid | None:
+def grid_of(sides: Any, vocabulary: int) -> Grid | None:
+    """Return the grid of a parameter ``grid``, or None if it is empty."""
     if not sides:
         return None
-    are_integers = isinstance(sides, list | tuple) and all(type(value) is int for value in sides)
-    sizes = tuple(sides) if are_integers else ()
+    sizes = tuple(sides) if isinstance(sides, list | tuple) and all(type(value) is int for value in sides) else ()
     if len(sizes) not in (2, 3) or min(sizes[:2]) < 1 or not all(0 <= eol < vocabulary for eol in sizes[2:]):
         raise UsageError(
             f"the tabular backbone's grid is {sides!r}; give [rows, columns] or [rows, columns, eol], eol one of its "

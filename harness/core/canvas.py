@@ -6,7 +6,7 @@ Symbols: P prompt length, N entries of a pass, F positions filled by a step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, final
 
@@ -15,13 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from stridebench.harness.core.cache import Cache, Window
-from stridebench.harness.core.capabilities import Capabilities
+from stridebench.harness.core.capabilities import Capabilities, Grid
 from stridebench.harness.core.clock import Stopwatch
 from stridebench.harness.core.draft import Fill
-from stridebench.harness.errors import ContractError
+from stridebench.harness.errors import ContractError, UsageError
 
-Sees = Literal["before", "all"]
-"""Which entries an entry attends to: itself and those at smaller positions, or all that are cached."""
+Sees = Literal["before", "all", "filled"]
+"""Which entries an entry attends to: itself and those at smaller positions; or all; or those at filled positions, and
+if its own is empty, so that it is a query, all."""
 
 
 class Read(NamedTuple):
@@ -87,6 +88,7 @@ class Canvas:
         self._base = self.start - 1
         self._ready = False
         self._at: list[int] = []
+        self._queried: frozenset[int] = frozenset()
         self.history: list[Read | Filled] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Canvas:
@@ -117,7 +119,7 @@ class Canvas:
     def read(
         self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
     ) -> Float[Tensor, "R V"]:
-        """Run one pass over N entries. Each entry attends to earlier positions (`before`) or to every entry (`all`).
+        """Run one pass over N entries, which attend to others as ``sees`` says.
 
         An entry that stood at one of the positions leaves the cache first. Entries that attended to it are not
         recomputed. A pass fills nothing, so a token may be a placeholder.
@@ -130,7 +132,8 @@ class Canvas:
             rows: R, the last entries whose logits are returned, or None for all N.
 
         Returns:
-            Raw logits. Those at positions[n] are for the position after it; a masked model's are for its own.
+            Raw logits. Those at positions[n] are for the position after it; those of a masked model and of a query are
+            for its own.
 
         Raises:
             ContractError: the positions are not ascending, not on the canvas, or not one a token; the first pass lacks
@@ -145,6 +148,9 @@ class Canvas:
         cached, count = len(self._at), len(positions)
         places = torch.tensor([*self._at, *positions])
         visible = (places <= places[cached:, None]) | (sees == "all")
+        if sees == "filled":
+            filled = torch.tensor([place in self.tokens for place in places.tolist()])
+            visible = filled | ~filled[cached:, None]
         mask = None if visible.equal(torch.ones_like(visible).tril_(cached)) else visible.to(self.device)
         window = Window(tokens, places[cached:].to(self.device), self._base, mask, count if rows is None else rows)
         logits = self._cache.extend(window).logits
@@ -154,6 +160,53 @@ class Canvas:
         self.passes += 1
         self.rows += count
         return logits
+
+    def ask(self, positions: Sequence[int]) -> Float[Tensor, "G V"]:
+        """Return the logits of empty cells, in one pass over their queries and the tokens filled since the last pass.
+
+        Queries leave the cache with the next pass, so that no later one attends to them.
+
+        Raises:
+            ContractError: the model has no queries, or a position is filled or outside the picture.
+        """
+        grid, queries = self.capabilities.grid, self.capabilities.queries
+        if grid is None or not queries:
+            raise ContractError("a canvas asks for cells by queries, and this backbone has none; take one with QUERIES")
+        if wrong := [
+            place for place in positions if place in self.tokens or not 0 <= place - grid.start < len(queries)
+        ]:
+            raise ContractError(
+                f"a pass asks for position {wrong[0]}, which is filled or outside the picture; ask for empty cells"
+            )
+        self._drop(self._queried)
+        unread = [place for place in self.tokens if place >= self._base and place not in self._at]
+        inputs = {place: self.tokens[place] for place in unread}
+        inputs |= {place: queries[place - grid.start] for place in positions}
+        places = sorted(inputs)
+        logits = self.read(torch.tensor([inputs[place] for place in places], device=self.device), places, "filled")
+        self._queried = frozenset(positions)
+        return logits[[places.index(place) for place in positions]]
+
+    def groups(self, cells: Callable[[Grid], Sequence[Sequence[int]]]) -> list[list[int]]:
+        """Return the positions of groups of cells, without those behind the last position.
+
+        Args:
+            cells: gives the cells of each group of a picture, by raster index.
+
+        Raises:
+            ContractError: the model makes no pictures.
+            UsageError: the output is longer than a picture.
+        """
+        grid, length = self.capabilities.grid, self.end - self.start
+        if grid is None:
+            raise ContractError("groups of cells need a backbone with a grid, and this one offers none")
+        if length > grid.length:
+            raise UsageError(
+                f"an output of {length} tokens and a picture of {grid.length} cells; set max_new_tokens to "
+                f"{grid.length} or less"
+            )
+        groups = [[grid.start + cell for cell in group if grid.start + cell < self.end] for group in cells(grid)]
+        return [group for group in groups if group]
 
     def fill(self, fill: Fill) -> dict[int, int]:
         """Emit tokens; returns the id at each new position, in raster order. Reads the device once.

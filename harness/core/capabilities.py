@@ -24,6 +24,11 @@ class Requirement(Enum):
     BIDIRECTIONAL = "a masked model, whose rows give the distribution of their own position and see both sides"
     CONDITION = "rows that its encoder made of the prompt's condition"
     GATE = "an adapter of its weights, on or off row by row"
+    QUERIES = "an order-free model, in which a query gives the distribution of its cell, whichever cells are known"
+
+
+UNORDERED = frozenset({Requirement.BIDIRECTIONAL, Requirement.QUERIES})
+"""Of models whose rows give the distribution of their own position, so that there is none of a next token."""
 
 
 Tap = int | Literal["middle"]
@@ -105,6 +110,7 @@ class Capabilities:
             masked.
         condition: C, the width of the rows that it makes of a prompt's condition; 0 if it makes none.
         pard: the id whose copies behind a text a causal model was tuned to fill in one pass; None if it was not.
+        queries: the id of the query of each cell of the grid, in raster order; empty if the model is not order-free.
     """
 
     vocabulary: int
@@ -121,6 +127,7 @@ class Capabilities:
     condition: int = 0
     pard: int | None = None
     turn_ends: frozenset[int] = frozenset()
+    queries: Sequence[int] = ()
 
     @property
     def cell_ids(self) -> Sequence[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from stridebench.harness.core.capabilities import Requirement, Tap
+from stridebench.harness.core.capabilities import Grid, Requirement, Tap
 from stridebench.harness.errors import printable_line
 from stridebench.harness.registry import METHODS
 
@@ -89,6 +89,13 @@ class Method(ABC, Generic[S]):
     def requirements(self) -> frozenset[Requirement]:
         """Return the requirements of the backbone; a class attribute if they are always the same."""
         return frozenset()
+
+    def order(self, grid: Grid) -> Sequence[int]:
+        """Return the cells of a picture, by raster index, in the order in which an order-free target is decoded.
+
+        The target's distribution is then the chain rule in that order, one cell a pass. Other targets are raster.
+        """
+        return range(grid.length)
 
     @property
     def taps(self) -> tuple[Tap, ...]:

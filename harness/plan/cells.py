@@ -51,8 +51,8 @@ def _sources(name: str, folders: list[str], file: str | None) -> Iterator[tuple[
 
 
 BASELINE = "autoregressive"
-MASKED_BASELINE = "masked_diffusion"
-"""The baseline of a masked model, which cannot give a next-token distribution: one token a step."""
+MASKED_BASELINE, QUERY_BASELINE = "masked_diffusion", "lpd"
+"""The baselines of masked and of order-free models, which cannot give a next-token distribution: one token a step."""
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
 _NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s", "budget", "chosen"}  # a resumed run may have others
 

@@ -25,8 +25,9 @@ def incompatibility(method: Method[Any] | PlannedMethod, backbone: Spec) -> str 
     lacking = sorted(need.name for need in method.requirements - backbone.meets())
     if lacking:
         return f"{LACKS} {', '.join(lacking)}"
-    if Requirement.BIDIRECTIONAL in backbone.meets() - method.requirements:
-        return "the backbone is a masked model, whose rows give no law of a next token"
+    for need, kind in ((Requirement.BIDIRECTIONAL, "a masked"), (Requirement.QUERIES, "an order-free")):
+        if need in backbone.meets() - method.requirements:
+            return f"the backbone is {kind} model, whose rows give no law of a next token"
     if method.one_branch and backbone.guided():
         return "the backbone is guided, and the method's heads have one branch: take it at guidance 1"
     if backbone.adapter == "tabular":

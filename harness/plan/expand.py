@@ -14,7 +14,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import plain
 from stridebench.harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line, said_by
 from stridebench.harness.plan import presets
-from stridebench.harness.plan.cells import BASELINE, MASKED_BASELINE, Cell, Plan, modality
+from stridebench.harness.plan.cells import BASELINE, MASKED_BASELINE, QUERY_BASELINE, Cell, Plan, modality
 from stridebench.harness.plan.compatibility import incompatibility
 from stridebench.harness.plan.engine_cells import engine_cells
 from stridebench.harness.plan.entries import TaskUse
@@ -141,8 +141,9 @@ class _Matrix:
         """Every cell, baselines first, before it is known which can run."""
         suite = self._suite
         for entry in suite.backbones if self._resolved.uses else ():
-            masked = Requirement.BIDIRECTIONAL in self._specs[entry.name].meets()
-            baseline = PlannedMethod.default(MASKED_BASELINE if masked else BASELINE)
+            meets = self._specs[entry.name].meets()
+            free = QUERY_BASELINE if Requirement.QUERIES in meets else BASELINE
+            baseline = PlannedMethod.default(MASKED_BASELINE if Requirement.BIDIRECTIONAL in meets else free)
             for dtype in entry.dtype:
                 for task in self._uses(entry.name):
                     for batch, sampling in itertools.product(suite.batches, samplings(suite, task, entry)):

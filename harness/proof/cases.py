@@ -9,9 +9,10 @@ from typing import Any
 
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED, Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import ContractError
 from stridebench.harness.plan import presets
 
 PROMPT = (0, 1, 0)
@@ -31,7 +32,7 @@ class Case:
     """A tabular model, a way to sample, and an output length.
 
     Args:
-        masked: a masked model, whose last id is the mask.
+        masked: a masked model, whose last id is the mask; with a grid, an order-free one, whose queries it is.
         batch: rows decoded in lock step, one of which is enumerated.
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
@@ -60,7 +61,7 @@ class Case:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
+            return MaskedTabular(name, {key: getattr(self, key) for key in ("vocabulary", "seed", "grid")})
         names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
         return Tabular(name, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
@@ -162,6 +163,14 @@ MASKED_CASES = (
 """Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
 
 
+QUERY_CASES = (
+    Case(3, 4, 35, Sampling(1.0), masked=True, grid=(2, 2)),
+    Case(3, 4, 36, Sampling(0.0), prompt=(0, 1), masked=True, grid=(2, 2)),
+    Case(4, 4, 37, Sampling(0.5, top_p=0.8), masked=True, grid=(2, 2)),
+    Case(3, 6, 38, Sampling(1.0), masked=True, grid=(2, 4)),
+)
+"""Of order-free models. In the last one each of four regions has two cells, and the text ends inside the picture."""
+
 BATCH_CASES = (JOINT, Case(2, 3, 54, Sampling(1.0), prompt=(1, 0, 1, 0, 0), batch=3))
 GRID_BATCH_CASES = (
     Case(2, 2, 45, Sampling(1.0), prompt=(1, 1, 0, 0), grid=(2, 2), batch=2, joint=True),
@@ -171,8 +180,8 @@ GRID_BATCH_CASES = (
 
 
 def batch_cases_of(method: Method[Any]) -> tuple[Case, ...]:
-    """Return the cases that the proof of a run in batches needs in addition; there are none of masked models."""
-    if Requirement.BIDIRECTIONAL in method.requirements:
+    """Return the cases that the proof of a run in batches needs in addition; none of masked and order-free models."""
+    if UNORDERED & method.requirements:
         return ()
     return GRID_BATCH_CASES if Requirement.GRID in method.requirements else BATCH_CASES
 
@@ -187,6 +196,7 @@ WIDER_CASES = (
     Case(2, 10, 42, Sampling(1.0), grid=(2, 9)),
     Case(3, 8, 60, Sampling(0.0), masked=True),
     Case(3, 16, 61, Sampling(0.0), masked=True),
+    Case(3, 6, 62, Sampling(1.0), masked=True, grid=(4, 8)),
 )
 """For approximate settings that no other case can hold, or on which they decode autoregressively.
 
@@ -198,7 +208,9 @@ of more than one position a step.
 def wider_cases_of(method: Method[Any]) -> tuple[Case, ...]:
     """Return the cases of `WIDER_CASES` that a method can decode: pictures, masked models or texts."""
     if Requirement.BIDIRECTIONAL in method.requirements:
-        return tuple(case for case in WIDER_CASES if case.masked)
+        return tuple(case for case in WIDER_CASES if case.masked and not case.grid)
+    if Requirement.QUERIES in method.requirements:
+        return tuple(case for case in WIDER_CASES if case.masked and case.grid)
     pictures = Requirement.GRID in method.requirements
     return tuple(case for case in WIDER_CASES if not case.masked and bool(case.grid) == pictures)
 
@@ -223,7 +235,25 @@ def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...
     """Return texts and pictures, or the pictures or masked models that a method needs; of at most so many outputs."""
     cases: tuple[Case, ...] = GRID_CASES if Requirement.GRID in method.requirements else CASES + GRID_CASES
     cases = MASKED_CASES if Requirement.BIDIRECTIONAL in method.requirements else cases
+    cases = QUERY_CASES if Requirement.QUERIES in method.requirements else cases
     cases = tuple(
         case for case in cases if case.state != "recurrent" or Requirement.TREE_MASK not in method.requirements
     )
     return tuple(case for case in cases if outputs is None or case.outputs <= outputs)
+
+
+def order_of(method: Method[Any], case: Case) -> tuple[int, ...]:
+    """Return the order of cells in which an order-free model is the method's reference, or () for other models.
+
+    Raises:
+        ContractError: it is not a permutation of the picture's cells.
+    """
+    grid = case.backbone().capabilities.grid
+    if grid is None or Requirement.QUERIES not in method.requirements:
+        return ()
+    order = tuple(method.order(grid))
+    if sorted(order) != list(range(grid.length)):
+        raise ContractError(
+            f"{type(method).__name__}.order gives the cells {order!r:.200}; give each of {grid.length} once"
+        )
+    return order

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.batch import Batch, Slot
+from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Acceptance
@@ -29,7 +30,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, EnumerationLimit
 from stridebench.harness.machine.surroundings import on_one_core
 from stridebench.harness.plan.cells import MASKED_BASELINE
-from stridebench.harness.proof.cases import Case
+from stridebench.harness.proof.cases import Case, order_of
 from stridebench.harness.proof.enumerate import EnumeratingDraws, Law, output_law
 from stridebench.harness.proof.kept_laws import kept, setting
 from stridebench.harness.registry import METHODS
@@ -118,10 +119,30 @@ def _law(
 
 
 @torch.inference_mode()
-def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
-    """Apply the chain rule, with a new cache for every prefix: no method's code runs, and no cache is rolled back."""
+def reference_law(
+    backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling, order: Sequence[int] = ()
+) -> Law:
+    """Apply the chain rule, with a new cache for every prefix: no method's code runs, and no cache is rolled back.
+
+    Args:
+        order: cells of an order-free backbone's picture, by raster index, which are read in this order, then the query
+            of the next one; empty for other backbones.
+    """
     law: Law = {}
     encoded = backbone.open(Prompt("", tokens=tuple(prompt)))
+    cells, queries = [cell for cell in order if cell < length], backbone.capabilities.queries
+
+    def fill(values: tuple[int, ...], weight: float) -> None:
+        if len(values) == length:
+            law[tuple(value for _, value in sorted(zip(cells, values, strict=True)))] = weight
+            return
+        read = cells[: len(values) + 1]
+        ids = torch.tensor([*prompt, *values, queries[read[-1]]])
+        positions = torch.tensor([*range(len(prompt)), *(len(prompt) + cell for cell in read)])
+        logits = encoded.cache().extend(Window(ids, positions, 0, None, 1)).logits
+        for token, p in enumerate(warp(logits, sampling)[0].tolist()):
+            if p > 0:
+                fill((*values, token), weight * p)
 
     def extend(output: tuple[int, ...], weight: float) -> None:
         if len(output) == length or (output and output[-1] in backbone.capabilities.eos):
@@ -133,7 +154,7 @@ def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampli
             if p > 0:
                 extend((*output, token), weight * p)
 
-    extend((), 1.0)
+    (fill if order else extend)((), 1.0)
     return law
 
 
@@ -187,7 +208,8 @@ def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = N
         draws = EnumeratingDraws() if draws is None else draws
         what = f"declared {setting(method)} {case!r} {draws.limits}"
         return kept(what, lambda: {(): declared_distance(method, case, draws)})[()]
-    return total_variation(method_law(method, case, draws), law_to_match(reference_of(method), case))
+    expected = law_to_match(reference_of(method), case, order_of(method, case))
+    return total_variation(method_law(method, case, draws), expected)
 
 
 class _Watched:
@@ -271,7 +293,7 @@ def reference_of(method: Method[Any]) -> Method[Any] | None:
     )
 
 
-_memos: list[dict[tuple[Method[Any] | None, Case], Law]] = [{}]
+_memos: list[dict[tuple[Method[Any] | None, Case, tuple[int, ...]], Law]] = [{}]
 """Laws to match; the last one holds those of the code as it runs now."""
 
 
@@ -285,20 +307,22 @@ def changed_code() -> Iterator[None]:
         _memos.pop()
 
 
-def law_to_match(reference: Method[Any] | None, case: Case) -> Law:
-    """Return the law of a method's `reference` on a case, by default the chain rule's; enumerated once."""
+def law_to_match(reference: Method[Any] | None, case: Case, order: tuple[int, ...] = ()) -> Law:
+    """Return the law of a method's `reference` on a case, by default the chain rule's in an order; enumerated once."""
     by = "chain rule" if reference is None else f"reference {setting(reference)}"
-    return kept(f"{by} {case!r}", lambda: _remembered(reference, case))
+    by += f" in the order {order}" if order else ""
+    return kept(f"{by} {case!r}", lambda: _remembered(reference, case, order))
 
 
-def _remembered(reference: Method[Any] | None, case: Case) -> Law:
-    memo, key = _memos[-1], (reference, case)
+def _remembered(reference: Method[Any] | None, case: Case, order: tuple[int, ...]) -> Law:
+    memo, key = _memos[-1], (reference, case, order)
     if key not in memo:
         if reference is not None:
             memo[key] = _enumerated(reference, case, EnumeratingDraws())
         else:
             prompts = prompts_of(case) if case.joint else [case.prompt]
-            laws = [reference_law(_alone(case).backbone(), prompt, case.length, case.sampling) for prompt in prompts]
+            alone = _alone(case).backbone()
+            laws = [reference_law(alone, prompt, case.length, case.sampling, order) for prompt in prompts]
             outcomes = product(*(law.items() for law in laws))
             memo[key] = {joined(one for one, _ in rows): math.prod(weight for _, weight in rows) for rows in outcomes}
     return memo[key]
@@ -371,25 +395,3 @@ def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured
         with suppress(EnumerationLimit):
             return Measured(tried, max(distance(method, tried, draws) for draws in effort.draws(method)))
     return Measured(last, max(distance(method, last, draws) for draws in effort.draws(method)))
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """Where two outputs diverge.
-
-    Args:
-        at: first differing index, or None if they are equal.
-        agreement: longest common prefix / the longer length, 1 if equal.
-    """
-
-    at: int | None
-    agreement: float
-
-
-def diverge(output: Sequence[int], baseline: Sequence[int]) -> Divergence:
-    """Compare an output with the baseline's. One that ends early differs at its end."""
-    longest = max(len(output), len(baseline))
-    for index in range(longest):
-        if index >= min(len(output), len(baseline)) or output[index] != baseline[index]:
-            return Divergence(index, index / longest)
-    return Divergence(None, 1.0)

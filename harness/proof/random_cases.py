@@ -88,6 +88,8 @@ def random_case(method: Method[Any], seed: int, index: int) -> Case:
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     if Requirement.BIDIRECTIONAL in method.requirements:
         return _masked(rng)
+    if Requirement.QUERIES in method.requirements:
+        return replace(_masked(rng), grid=((2, 2), (2, 4))[int(rng.integers(2))])
     if Requirement.GRID in method.requirements or rng.random() < 0.1:
         return _picture(rng)
     return _text(rng)

@@ -8,7 +8,7 @@ from typing import Any
 
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.batch import Batch, Slot
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method
@@ -21,11 +21,12 @@ from stridebench.harness.machine.device import free_memory
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.cells import BASELINE, Cell, Plan
 from stridebench.harness.proof.cases import WIDER_CASES, Case, batch_cases_of, cases_of
-from stridebench.harness.proof.distance import QUICK, diverge, reference_of
+from stridebench.harness.proof.distance import QUICK, reference_of
 from stridebench.harness.proof.kept_laws import setting
 from stridebench.harness.proof.prove import Proof, prove
 from stridebench.harness.record.columns import Sample
 from stridebench.harness.record.entries import StoredDifference, StoredVerdict
+from stridebench.harness.record.metrics import diverge
 from stridebench.harness.registry import METHODS
 
 TIE = 1e-3
@@ -80,7 +81,7 @@ class Verdicts:
             return _NOTHING_TIMED
         batched = cell.batch > 1 and cell.method.claim is Claim.SAME_LAW
         verdict = _NO_VERDICT.merged(self._enumerated(cell.method, batched))
-        if not cell.method.claim.lossless:
+        if not cell.method.claim.lossless or UNORDERED & cell.method.requirements:
             return verdict
         if verdict.word != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
             verdict = verdict.merged(self._greedy_verdict(cell, verdict))
@@ -189,7 +190,7 @@ class Verdicts:
         It is infinite if one of them ends there, and for a masked model, which has no distribution of a next token.
         """
         model = self._model()
-        if at >= min(len(tokens), len(reference)) or Requirement.BIDIRECTIONAL in model.capabilities.meets:
+        if at >= min(len(tokens), len(reference)) or UNORDERED & model.capabilities.meets:
             return float("inf")
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
         ids = (*encoded.tokens, *reference[:at])

@@ -6,7 +6,7 @@ steps stay in the store, so that any other tool's convention can be derived by n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,3 +262,25 @@ def refuting_in(metas: Iterable[CellMeta]) -> float:
     audited = [meta for meta in metas if meta.claim == "SAME_LAW" and meta.audit_log_e is not None]
     stored = [meta.audit_threshold for meta in audited if meta.audit_threshold is not None]
     return max(stored, default=refuting(len(audited)))
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where two outputs diverge.
+
+    Args:
+        at: first differing index, or None if they are equal.
+        agreement: longest common prefix / the longer length, 1 if equal.
+    """
+
+    at: int | None
+    agreement: float
+
+
+def diverge(output: Sequence[int], baseline: Sequence[int]) -> Divergence:
+    """Compare an output with the baseline's. One that ends early differs at its end."""
+    longest = max(len(output), len(baseline))
+    for index in range(longest):
+        if index >= min(len(output), len(baseline)) or output[index] != baseline[index]:
+            return Divergence(index, index / longest)
+    return Divergence(None, 1.0)

@@ -17,7 +17,7 @@ from stridebench.harness.audit.laws import MARGINS, filling_of
 from stridebench.harness.audit.output import bets_on, drafter_logits, unguided_logits
 from stridebench.harness.audit.verdict import Audit, audit
 from stridebench.harness.core.canvas import Canvas
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED, Requirement
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.loop import KeptDraft, begin_method, prefill
 from stridebench.harness.core.method import Claim, Method
@@ -115,7 +115,7 @@ def claims_the_target(cell: Cell) -> bool:
 
 def of_masked_model(cell: Cell) -> bool:
     """Return whether no distribution of a next token exists. The reference that a method names does not matter."""
-    return Requirement.BIDIRECTIONAL in cell.method.requirements
+    return bool(UNORDERED & cell.method.requirements)
 
 
 def draws_by_other_rule(method: Method[Any]) -> bool:

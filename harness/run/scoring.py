@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.session import Session
@@ -147,7 +147,7 @@ class Scorer:
             self._keep_condition(cell, prompt, prompt.condition)
         run = attempt.run
         if run is not None and sample.tokens:
-            if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
+            if not UNORDERED & self._backbone.capabilities.meets:
                 sample = self._guarded(sample, lambda: self._compare(cell, attempt, run, sample))
             if sample.status == "ok":
                 sample = self.score(cell, sample, prompt)
@@ -256,7 +256,7 @@ class Scorer:
         baseline = self._baseline(cell, sample)
         if baseline is None:
             return sample
-        from stridebench.harness.proof.distance import diverge
+        from stridebench.harness.record.metrics import diverge
 
         divergence = diverge(sample.tokens, baseline)
         margin = None

@@ -13,7 +13,7 @@ import torch
 from stridebench.harness.audit.bets import Bets
 from stridebench.harness.audit.output import target_logits
 from stridebench.harness.audit.verdict import Audit, audit
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED, Requirement
 from stridebench.harness.core.method import Claim
 from stridebench.harness.core.task import Layout, SetScore, Stored
 from stridebench.harness.errors import StoreError, UsageError
@@ -118,7 +118,7 @@ def _audit_group(
 def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
     """The audit of a stored cell; the loaded backbone may be of another type."""
     claim, dtype = cell.method.claim, group.backbone.dtype
-    if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or of_masked_model(cell):
+    if UNORDERED & group.backbone.capabilities.meets or of_masked_model(cell):
         return AuditedCell(cell.id, cell.label, claim, dtype, None, MASKED)
     if draws_by_other_rule(cell.method):
         return AuditedCell(cell.id, cell.label, claim, dtype, None, OTHER_RULE)

@@ -12,7 +12,8 @@ equal objects, four relations of two different ones, and a texture behind one pi
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -271,3 +272,49 @@ def regions(drawn: EmojiScene, cells: int = 16) -> Int8[np.ndarray, "cells cells
     share = covered.reshape(cells, 64 // cells, cells, 64 // cells).mean((1, 3))
     region[share >= 0.25] = OBJECT
     return region
+
+
+# Captions that differ from a scene's in one attribute, by which a model's reading of captions is measured.
+
+
+def colours(scene: EmojiScene) -> list[EmojiScene]:
+    """The scene with its first object in every colour that the other objects leave; the true one comes first."""
+    first, others = _first_and_others(scene)
+    free = [colour for colour in COLOURS if colour not in {first.colour, *(thing.colour for thing in others)}]
+    return [scene, *(_with_first(scene, replace(first, colour=colour)) for colour in free)]
+
+
+def kinds(scene: EmojiScene) -> list[EmojiScene]:
+    """The scene with its first object of every kind that the other objects leave; the true one comes first."""
+    first, others = _first_and_others(scene)
+    free = [kind for kind in KINDS if kind not in {first.kind, *(thing.kind for thing in others)}]
+    return [scene, *(_with_first(scene, replace(first, kind=kind)) for kind in free)]
+
+
+def numbers(scene: EmojiScene) -> list[EmojiScene]:
+    """A scene of equal objects with one to four of them; the true number comes first."""
+    others = [number for number in range(1, 5) if number != len(scene.things)]
+    return [scene, *(replace(scene, things=scene.things[:1] * number) for number in others)]
+
+
+def relations(scene: EmojiScene) -> list[EmojiScene]:
+    """A scene of two different objects in every relation; the true one comes first."""
+    return [scene, *(replace(scene, relation=other) for other in RELATIONS if other != scene.relation)]
+
+
+ATTRIBUTES: dict[str, tuple[str, Callable[[EmojiScene], list[EmojiScene]]]] = {
+    "colour": ("position", colours),
+    "kind": ("position", kinds),
+    "number": ("counting", numbers),
+    "relation": ("position", relations),
+}
+"""Family of the scenes and the captions compared, by attribute."""
+
+
+def _first_and_others(scene: EmojiScene) -> tuple[Thing, tuple[Thing, ...]]:
+    return scene.things[0], scene.things[1:] if scene.relation else ()
+
+
+def _with_first(scene: EmojiScene, thing: Thing) -> EmojiScene:
+    things = (thing, *scene.things[1:]) if scene.relation else (thing,) * len(scene.things)
+    return replace(scene, things=things)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import Requirement
+from stridebench.harness.core.capabilities import UNORDERED, Requirement
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Claim, Method
@@ -22,7 +22,7 @@ VARIANTS = [
     pytest.param(method, id=f"{name}-{number}", marks=pytest.mark.slow if number else ())
     for name in METHODS
     for number, method in enumerate(METHODS.get(name).variants())
-    if Requirement.BIDIRECTIONAL not in method.requirements
+    if not UNORDERED & method.requirements
 ]
 CANVAS = (Requirement.ANY_ORDER, Requirement.GRID)
 

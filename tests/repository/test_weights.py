@@ -107,6 +107,7 @@ def test_the_presets_without_shipped_weights() -> None:
         "embedded-code-cllm",
         "embedded-code-medusa2",
         "embedded-code-pard",
+        "embedded-image-8x8-queries",
         "embedded-mesh-cross-full",
         "embedded-mesh-mlp-lora",
         "embedded-mesh-truncated",

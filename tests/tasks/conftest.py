@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stridebench.tasks.captions import LaionCoco, PartiPrompts
 from stridebench.tasks.coco import Coco
 from stridebench.tasks.dpg_bench import DpgBench
 from stridebench.tasks.geneval import GenEval
 from stridebench.tasks.imagenet_classes import ImageNetClasses
-from stridebench.tasks.laion_coco import LaionCoco
 from stridebench.tasks.metrics import t2i_compbench
-from stridebench.tasks.partiprompts import PartiPrompts
 from stridebench.tasks.t2i_compbench import T2ICompBench
 from tests.support.picture_benchmarks import COCO, DPG_CSV, GENEVAL, PARTI, write_text
 from tests.support.text_benchmarks import FILES, GSM8K, NAMES, PLACES, write_rows

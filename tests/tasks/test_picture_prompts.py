@@ -11,11 +11,10 @@ from pyarrow.parquet import write_table
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.plan import resolve
 from stridebench.harness.registry import TASKS
-from stridebench.tasks.captions import Captions
+from stridebench.tasks.captions import Captions, LaionCoco
 from stridebench.tasks.coco import Coco
 from stridebench.tasks.dpg_bench import DpgBench, shown_in_papers
 from stridebench.tasks.imagenet_classes import ImageNetClasses
-from stridebench.tasks.laion_coco import LaionCoco
 from stridebench.tasks.metrics import dpg, geneval, t2i_compbench
 from stridebench.tasks.t2i_compbench import T2ICompBench
 from tests.support.picture_benchmarks import GENEVAL, PARTI, write_text

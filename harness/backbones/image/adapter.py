@@ -42,6 +42,8 @@ MEETS = frozenset(
     }
 )
 """What every picture model of ours offers, published ones too."""
+ORDER_FREE = frozenset({Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER, Requirement.QUERIES})
+"""What one offers that was trained with queries."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class PictureLayout:
     """The entry ``picture`` of config.json. Ids: codes, words of captions, empty caption, begin of picture, end of row.
 
     Rows are ``closed`` by that forced token in Lumina-mGPT. It marks the column, which rotary positions hardly show.
+    A model with ``queries`` has an id for each cell, behind all others, whose row gives the distribution of that cell.
     """
 
     rows: int
@@ -56,6 +59,7 @@ class PictureLayout:
     codes: int
     words: tuple[str, ...]
     closed: bool = False
+    queries: bool = False
 
     @property
     def empty(self) -> int:
@@ -66,8 +70,12 @@ class PictureLayout:
         return self.empty + 1
 
     @property
-    def vocabulary(self) -> int:
+    def query(self) -> int:
         return self.begin + 1 + self.closed
+
+    @property
+    def vocabulary(self) -> int:
+        return self.query + self.queries * self.cells
 
     @property
     def grid(self) -> Grid:
@@ -92,7 +100,8 @@ class PictureLayout:
 
     def config(self) -> Mapping[str, Any]:
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
-        return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
+        more = {name: True for name in ("closed", "queries") if getattr(self, name)}
+        return {"picture": {**entry, "words": list(self.words), **more}}
 
     @staticmethod
     def read(name: str, config: Any) -> PictureLayout:
@@ -100,7 +109,8 @@ class PictureLayout:
         entry: Any = getattr(config, "picture", None)
         try:
             sizes = (int(entry["rows"]), int(entry["columns"]), int(entry["codes"]))
-            layout = PictureLayout(*sizes, tuple(entry["words"]), bool(entry.get("closed", False)))
+            more = (bool(entry.get(key, False)) for key in ("closed", "queries"))
+            layout = PictureLayout(*sizes, tuple(entry["words"]), *more)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise WeightsError(
                 f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({entry!r}); this is "
@@ -108,8 +118,8 @@ class PictureLayout:
             ) from error
         if min(layout.rows, layout.columns, layout.codes) < 1 or config.vocab_size != layout.vocabulary:
             raise WeightsError(
-                f"{name}: {layout.codes} codes, {len(layout.words)} words and {2 + layout.closed} more ids do not make "
-                f"up the vocabulary of {config.vocab_size} in config.json"
+                f"{name}: {layout.codes} codes, {len(layout.words)} words and {layout.vocabulary - layout.empty} more "
+                f"ids do not make up the vocabulary of {config.vocab_size} in config.json"
             )
         return layout
 
@@ -157,12 +167,13 @@ class ImageModel(Adapter):
         pixels: of the VQ tokenizer, in the same form; without it the codes are levels of grey.
         guidance: scale s of z_u + s (z_c - z_u); 1, the default, is none.
         weights: full (default), int8 or int4 (see `quantized_linear`).
+        queries: whether it is order-free, and its configuration names queries.
 
     The codebook of its capabilities has a vector of the VQ for each code, or a grey from 0 to 1.
     """
 
     kind = "image"
-    parameters = ("source", "pixels", "guidance", "weights")
+    parameters = ("source", "pixels", "guidance", "weights", "queries")
     advice = "name a preset such as embedded-image"
 
     def __init__(self, identity: Identity, net: Net, layout: PictureLayout, vq: VQ | None) -> None:
@@ -178,6 +189,10 @@ class ImageModel(Adapter):
         model, weights_digest = _model(name, params, dtype)
         model = transformers_models.place(model, device, TYPES[dtype]).eval().requires_grad_(False)
         layout = PictureLayout.read(name, model.config)
+        if layout.queries != bool(params.get("queries", False)):
+            raise WeightsError(
+                f"{name}: config.json says queries: {layout.queries}, and the preset the opposite; change the preset"
+            )
         vq, painter = _read_vq(name, params, layout.codes)
         codebook = torch.linspace(0, 1, layout.codes)[:, None] if vq is None else vq.codebook
         capabilities = Capabilities(
@@ -190,6 +205,7 @@ class ImageModel(Adapter):
             width=int(model.config.hidden_size),
             branches=1 if scale == 1.0 else 2,
             guidance=scale,
+            queries=range(layout.query, layout.vocabulary),
         )
         fingerprint = hashlib.sha256(f"{weights_digest} {painter} guidance={scale!r}".encode()).hexdigest()
         identity = Identity(name, dtype, device, capabilities, fingerprint)
@@ -199,7 +215,7 @@ class ImageModel(Adapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return MEETS
+        return ORDER_FREE if params.get("queries", False) else MEETS
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -82,7 +82,7 @@ class PictureRecipe(Recipe):
         captions, cells, weights = self.draw(model, step, random)
         dropped = random.random(len(captions)) < self.empty
         prompts = ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
-        losses = nats(model, self.layout, PictureBatch(prompts, cells))
+        losses = nats(model, self.layout, PictureBatch(prompts, cells), random)
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
@@ -105,9 +105,18 @@ class PictureRecipe(Recipe):
         model.export(folder)
 
 
-def nats(model: TrainableDecoder, layout: PictureLayout, batch: PictureBatch) -> Float[Tensor, "B n"]:
-    """Cross-entropy of each cell, in nats, given the caption and the cells before it."""
+def nats(
+    model: TrainableDecoder, layout: PictureLayout, batch: PictureBatch, random: np.random.Generator | None = None
+) -> Float[Tensor, "B n"]:
+    """Cross-entropy of each cell, in nats, given the caption and the cells before it.
+
+    Args:
+        random: draws orders and groups of a model with queries, whose cells know those of earlier groups. Without it
+            all pictures have one order, and each cell is a group.
+    """
     prompts = [layout.prompt("", caption) for caption in batch.captions]
+    if layout.queries:
+        return _nats_by_query(model, layout, prompts, batch.cells, random)
     written, places = layout.written(batch.cells), layout.places()
     read = int(places[-1])
     rows, length = len(prompts), -(-(max(map(len, prompts)) + read) // PAD) * PAD
@@ -119,6 +128,56 @@ def nats(model: TrainableDecoder, layout: PictureLayout, batch: PictureBatch) ->
     states = model(ids)[torch.arange(rows)[:, None], first[:, None] + places]
     logits = model.logits(states, layout.codes)
     return functional.cross_entropy(logits.flatten(0, 1), batch.cells.flatten(), reduction="none").view(rows, -1)
+
+
+def _nats_by_query(
+    model: TrainableDecoder,
+    layout: PictureLayout,
+    prompts: Sequence[Sequence[int]],
+    cells: Int[Tensor, "B n"],
+    random: np.random.Generator | None,
+) -> Float[Tensor, "B n"]:
+    """Cross-entropy of each cell as its query predicts it, in one pass over prompt, cells and queries.
+
+    A cell attends to the prompt and to the cells of groups up to its own; a query to the prompt, the cells of earlier
+    groups and the queries of its group. Source: arXiv:2507.01957, section 3.2.
+    """
+    lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    rows, count = cells.shape
+    first = -(-(int(lengths.max()) + 2 * count) // PAD) * PAD - 2 * count
+    ids = torch.full((rows, first), layout.empty)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = torch.tensor(prompt)
+    queries = torch.arange(layout.query, layout.vocabulary)
+    places = torch.arange(first).expand(rows, -1)
+    behind = lengths + torch.arange(count)
+    if random is None:
+        groups = torch.from_numpy(np.random.default_rng(0).permutation(count)).expand(rows, -1)
+    else:
+        groups = torch.from_numpy(np.stack([random_groups(random, count) for _ in range(rows)]))
+    # Kinds of columns, in the order of the rows: entries of the prompt (group -1), cells, queries.
+    before = torch.where(places < lengths, -1, count)  # padding is in a group behind all others
+    keys, query = torch.cat([before, groups], 1)[:, None], groups[:, :, None]
+    known = torch.cat([keys <= query, torch.zeros(rows, count, count, dtype=torch.bool)], 2)
+    asked = torch.cat([keys < query, groups[:, None] == query], 2)
+    begun = torch.ones(first, first + 2 * count, dtype=torch.bool).tril().expand(rows, -1, -1)
+    sees = torch.cat([begun, known, asked], 1)
+    read = torch.cat([ids, cells, queries.expand(rows, -1)], 1)
+    states = model(read, places=torch.cat([places, behind, behind], 1), sees=sees)[:, -count:]
+    logits = model.logits(states, layout.codes)
+    return functional.cross_entropy(logits.flatten(0, 1), cells.flatten(), reduction="none").view(rows, -1)
+
+
+def random_groups(random: np.random.Generator, cells: int) -> Int64[np.ndarray, " n"]:
+    """Return the group of each cell, in a random order: an eighth as many groups as cells, up to as many.
+
+    The logarithm of the number of groups is uniform, and so are the places where they part.
+    """
+    count = round(float(np.exp(random.uniform(np.log(max(1, cells / 8)), np.log(cells)))))
+    ends = np.sort(random.choice(np.arange(1, cells), count - 1, replace=False))
+    groups = np.empty(cells, dtype=np.int64)
+    groups[random.permutation(cells)] = np.searchsorted(ends, np.arange(cells), side="right")
+    return groups
 
 
 @torch.no_grad()

@@ -11,10 +11,9 @@ import pytest
 
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import TASKS
+from stridebench.tasks.captions import LaionCoco, PartiPrompts
 from stridebench.tasks.gsm8k import Gsm8k
-from stridebench.tasks.laion_coco import LaionCoco
 from stridebench.tasks.math500 import Math500
-from stridebench.tasks.partiprompts import PartiPrompts
 from tests.support.text_benchmarks import FILES, GSM8K, NAMES, PLACES, task_of, write_rows
 
 

@@ -8,15 +8,15 @@ import torch
 from stridebench.harness.backbones.image.adapter import PictureLayout
 from stridebench.harness.synthetic import emoji
 from stridebench.harness.train.backbones import decoder, emoji_image
-from stridebench.harness.train.backbones.emoji_image import ATTRIBUTES, likelihoods
+from stridebench.harness.train.backbones.emoji_image import likelihoods
 from stridebench.harness.train.backbones.image_recipe import PictureBatch
 
 COUNTS = {"colour": 5, "kind": 5, "number": 4, "relation": 4}
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("name", emoji.ATTRIBUTES)
 def test_alternatives_differ_in_one_attribute_and_the_true_one_comes_first(name: str) -> None:
-    family, alternatives = ATTRIBUTES[name]
+    family, alternatives = emoji.ATTRIBUTES[name]
     for scene in emoji.scenes(0, "held-out", 12, family):
         others = alternatives(scene)
         captions = [emoji.caption(other) for other in others]

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from stridebench.harness.backbones.image.adapter import ImageModel, PictureLayout
 from stridebench.harness.backbones.image.vq import VQ
-from stridebench.harness.errors import OutputError
+from stridebench.harness.core.draft import Fill
+from stridebench.harness.core.models import Models
+from stridebench.harness.errors import OutputError, WeightsError
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.backbones import decoder, image_recipe
 from stridebench.harness.train.backbones import emoji_image as recipes
-from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, nearest, sample
+from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, nearest, random_groups, sample
 from stridebench.harness.train.recipe import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
@@ -26,6 +29,7 @@ NEAR = 1e-4
 LAYOUT = PictureLayout(SIDE, SIDE, CODES, WORDS)
 
 CLOSED = dataclasses.replace(LAYOUT, closed=True)
+ORDER_FREE = dataclasses.replace(LAYOUT, queries=True)
 
 
 def small_decoder(dropout: float = 0.0, layout: PictureLayout = LAYOUT) -> decoder.TrainableDecoder:
@@ -62,6 +66,55 @@ class TestTraining:
         expected = -rows[layout.places(), :CODES].log_softmax(-1)[torch.arange(9), cells]
         torch.testing.assert_close(losses, expected, rtol=0, atol=0.03)
         assert float(rows[layout.places(), :CODES].std()) > 1
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_an_order_free_model_decodes_what_it_was_trained_on(
+        self, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Group after group on a canvas, against the one pass of the training over cells and queries."""
+        monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
+        trained = small_decoder(layout=ORDER_FREE)
+        trained.export(tmp_path)
+        model = ImageModel.load("tiny", {"source": {"folder": str(tmp_path)}, "queries": True}, "fp32", "cpu")
+        cells, groups = torch.tensor([3, 0, 16, 5, 5, 1, 2, 9, 11]), random_groups(np.random.default_rng(seed), 9)
+        assert 1 < len(set(groups.tolist())) < 9
+        with torch.no_grad():
+            batch = PictureBatch([CAPTION], cells[None])
+            losses = nats(trained, ORDER_FREE, batch, np.random.default_rng(seed))[0]
+        canvas, expected = Models(model, lambda name: model, prompt()).canvas(9), torch.zeros(9)
+        for group in range(max(groups) + 1):
+            chosen = torch.from_numpy(np.flatnonzero(groups == group))
+            with torch.inference_mode():
+                logits = canvas.ask((canvas.start + chosen).tolist())
+            assert not logits[:, CODES:].isfinite().any()
+            expected[chosen] = -logits[:, :CODES].log_softmax(-1).gather(1, cells[chosen, None])[:, 0]
+            canvas.fill(Fill(canvas.start + chosen, cells[chosen]))
+        torch.testing.assert_close(losses, expected, rtol=0, atol=0.03)
+
+    def test_a_query_knows_the_cells_of_earlier_groups_alone(self) -> None:
+        model, cells = small_decoder(layout=ORDER_FREE), torch.arange(9)[None]
+        groups = random_groups(np.random.default_rng(3), 9)
+
+        def losses(cells: Tensor) -> Tensor:
+            with torch.no_grad():
+                return nats(model, ORDER_FREE, PictureBatch(["a dog"], cells), np.random.default_rng(3))[0]
+
+        before = losses(cells)
+        for cell in range(9):
+            changed = cells.clone()
+            changed[0, cell] = 12
+            later = torch.from_numpy(groups > groups[cell]) | (torch.arange(9) == cell)
+            assert (losses(changed) != before).tolist() == later.tolist()
+
+    def test_groups_are_between_an_eighth_of_the_cells_and_all(self) -> None:
+        counts = [len(np.unique(random_groups(np.random.default_rng(seed), 64))) for seed in range(60)]
+        assert min(counts) >= 8 and max(counts) <= 64 and sum(count <= 22 for count in counts) in range(20, 41)
+
+    def test_the_preset_and_the_configuration_must_agree_on_queries(self) -> None:
+        given = params(vocab_size=ORDER_FREE.vocabulary, picture=ORDER_FREE.config()["picture"])
+        assert ImageModel.load("tiny", {**given, "queries": True}, "fp32", "cpu").capabilities.queries == range(24, 33)
+        with pytest.raises(WeightsError, match=r"config\.json says queries: True, and the preset the opposite"):
+            ImageModel.load("tiny", given, "fp32", "cpu")
 
     def test_rows_of_a_closed_picture_end_with_their_token_and_no_other(self) -> None:
         model = ImageModel.load(
