@@ -293,7 +293,7 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
 
 
 def _filled_id(config: Any, key: str) -> int | None:
-    value = getattr(config, key, None)
+    value: int | None = getattr(config, key, None)
     if not (value is None or isinstance(value, int)):
         raise WeightsError(f"the {key} of a model's config.json is {value!r:.50}; give the one id that it fills")
     return value
