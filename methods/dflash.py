@@ -66,7 +66,7 @@ class DFlash(Method[BlockDrafter]):
 
     def step(self, run: Run, state: BlockDrafter) -> Acceptance:
         rows = state.rows(run)
-        draft = run.nothing if rows is None else draw_rows(run, rows, greedy=self.greedy)
+        draft = run.nothing if rows is None else draw_rows(run, rows.logits, greedy=self.greedy)
         p = run.probs(run.target.forward(draft))
         return CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
 

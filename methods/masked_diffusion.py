@@ -29,6 +29,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError, one_of
 from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.blocks import FAILED_ONE_FILLED_TOO, RULES, filled_by_rule
 
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 LLADA: tuple[Order, ...] = ("low_confidence", "random")
@@ -36,8 +37,6 @@ DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
 BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
 """Orders that depend on the token drawn, so that one is drawn at every masked position."""
 Reuse = Literal["none", "prefix", "dual"]
-RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15, "static": 1.0, "joint": 0.5}
-"""Rules of how many positions a pass fills, and the number of each unless it is given, as in ``threshold:0.8``."""
 EPSILON = 1e-3
 """The time at which Dream's schedule ends."""
 
@@ -76,29 +75,6 @@ def most_confident(confidences: Float[Tensor, " M"], k: int, alg_temp: float, dr
     return confidences.sort(descending=True, stable=True).indices[:k]
 
 
-def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) -> int:
-    """Return how many of the most confident positions a rule fills: one at least.
-
-    Args:
-        bound: tau, f, gamma or k.
-        confidences: in falling order; of `entropy` the negative entropies.
-
-    Returns:
-        threshold, joint: those of at least tau. factor: the largest n with (n + 1) (1 - c_n) < f. entropy: those before
-        which the entropies sum to no more than gamma. static: k.
-    """
-    places = torch.arange(1, 1 + len(confidences), device=confidences.device)
-    if rule in ("threshold", "joint"):
-        sure = confidences >= bound
-    elif rule == "static":
-        sure = places <= bound
-    elif rule == "factor":
-        sure = (places + 1) * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
-    else:
-        sure = confidences - confidences.cumsum(0) <= bound
-    return max(1, int(sure.sum()))
-
-
 def unmasked_fraction(step: int, steps: int) -> float:
     """Return 1 - s / t, the share of the masked positions that Dream fills in a step, from step 0; all in the last.
 
@@ -114,12 +90,6 @@ def _without(logits: Float[Tensor, "M V"], ids: frozenset[int]) -> Float[Tensor,
     return logits.index_fill(1, index, float("-inf"))
 
 
-FAILED_ONE_FILLED_TOO = Mutant(
-    f"{__name__}:filled_by_rule",
-    "return max(1, int(sure.sum()))",
-    "return min(len(sure), int(sure.sum()) + 1)",
-    "commit_first_failure: the first position that the rule refuses is filled too (dInfer)",
-)
 FIRST_TOKEN_GREEDY = Mutant(
     f"{__name__}:MaskedDiffusion._by_rule",
     'x = run.draws.categorical(p, "draft")',

@@ -173,6 +173,7 @@ class Tabular(EnumerableBackbone):
             condition=WIDTH,
             guidance=float(self._values["guidance"]),
             pard=0,
+            block_mask=0,
         )
         self._hidden: dict[tuple[int, int], Tensor] = {}
         self.letters = [*map(chr, range(0x4E00, 0x4E00 + self.vocabulary - 1)), chr(0x8000 + self.vocabulary)]
@@ -189,17 +190,9 @@ class Tabular(EnumerableBackbone):
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
         pictures = {Requirement.GRID, Requirement.CODEBOOK} if params.get("grid") else set()
-        if params.get("state") == "recurrent":
-            return frozenset({Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION, Requirement.GATE})
-        texts = {
-            Requirement.TREE_MASK,
-            Requirement.DRAFTER,
-            Requirement.ANY_ORDER,
-            Requirement.HIDDEN,
-            Requirement.CONDITION,
-            Requirement.GATE,
-        }
-        return frozenset(texts | pictures)
+        chains = {Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION, Requirement.GATE}
+        texts = {Requirement.TREE_MASK, Requirement.ANY_ORDER, Requirement.BOTH_MASKS}
+        return frozenset(chains if params.get("state") == "recurrent" else chains | texts | pictures)
 
     def adapter(self, folder: Path | None) -> int:
         return GATED
@@ -311,7 +304,7 @@ class TabularCache(HashCache):
         old = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         self._check_room(len(tokens))
-        sees = None if window.sees is None else window.sees.tolist()
+        sees, ahead = None if window.sees is None else window.sees.tolist(), list(zip(tokens, positions, strict=True))
         plain = window.features is None and window.gate is None
         shared = self._shared(tokens) if plain and not (old or window.rows) else []
         for n, (token, position, leaf) in enumerate(zip(tokens, positions, leaves(window), strict=True)):
@@ -320,6 +313,7 @@ class TabularCache(HashCache):
                 marks = [True] * window.base + sees[n]
                 visible = [at for at in range(old + n) if marks[at]]
                 attended, parent = [self.entries[at] for at in visible], visible[-1] if visible else -1
+                attended += [mix(*ahead[at], 0) for at in range(n + 1, len(ahead)) if marks[old + at]]
             entry = mix(token, position, (sum(attended) + leaf) & MASK)
             self.entries.append(shared[n] if n < len(shared) else entry)
             before = self.read[parent][1] if parent >= 0 else 0

@@ -24,6 +24,7 @@ class Requirement(Enum):
     BIDIRECTIONAL = "a masked model, whose rows give the distribution of their own position and see both sides"
     CONDITION = "rows that its encoder made of the prompt's condition"
     GATE = "an adapter of its weights, on or off row by row"
+    BOTH_MASKS = "a causal model that also fills a block of masks, whose rows see both sides"
     QUERIES = "an order-free model, in which a query gives the distribution of its cell, whichever cells are known"
 
 
@@ -111,6 +112,7 @@ class Capabilities:
         condition: C, the width of the rows that it makes of a prompt's condition; 0 if it makes none.
         pard: the id whose copies behind a text a causal model was tuned to fill in one pass; None if it was not.
         queries: the id of the query of each cell of the grid, in raster order; empty if the model is not order-free.
+        block_mask: of a model that meets BOTH_MASKS, the id at positions of a block that it fills, each row its own.
     """
 
     vocabulary: int
@@ -126,6 +128,7 @@ class Capabilities:
     mask: int | None = None
     condition: int = 0
     pard: int | None = None
+    block_mask: int | None = None
     turn_ends: frozenset[int] = frozenset()
     queries: Sequence[int] = ()
 

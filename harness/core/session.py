@@ -147,12 +147,14 @@ class Session:
             self._valid = self._held
 
     def forward(
-        self, draft: Draft | None = None, features: Float[Tensor, "N ..."] | None = None
+        self, draft: Draft | None = None, features: Float[Tensor, "N ..."] | None = None, *, mutual: bool = False
     ) -> Float[Tensor, "R V"]:
         """Run one pass over the tokens not cached yet and the draft.
 
         Args:
             features: of a feature drafter, a row for each entry: the tokens from ``cached`` on, then the nodes.
+            mutual: the last emitted token and the nodes of a chain see each other. The model meets BOTH_MASKS, and a
+                causal pass follows in the same step, before which these entries leave the cache.
 
         Returns:
             Raw logits; row 0 is after the last emitted token, row k + 1 after node k.
@@ -171,6 +173,9 @@ class Session:
             beside = (seen & (draft.parents == -2)).any(1)
             sees = _tree_mask(len(pending), seen, beside)
             places[len(pending) :] = len(self) + seen.sum(1) - 1 - beside.long()
+        elif mutual:
+            sees = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=self.device).tril()
+            sees[len(pending) - 1 :, len(pending) - 1 :] = True
         gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
         logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
         self._draft, self._scored = draft, tokens[len(pending) :]

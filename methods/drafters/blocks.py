@@ -1,16 +1,19 @@
-"""A drafter that fills a block of masks in one pass, reading hidden rows of the target; what is drawn from its rows.
+"""Blocks of masks that one pass fills: by a drafter that reads hidden rows of the target, or by the target itself.
 
-The rows of a block see the context and each other, and nothing that is drawn in the block.
-Symbols: B rows of a block, K drafts, V vocabulary, E width, r rank of the Markov head, q the drafter's distributions.
+The rows of a block see the context and each other, and nothing that is drawn in the same pass.
+Symbols: B rows of a block, K drafts or masks, M masks that are left, V vocabulary, E width, r rank of the Markov head,
+q the drafter's distributions.
 Sources: DFlash, arXiv:2602.06036, and z-lab/dflash, where row i predicts its own position; DSpark, arXiv:2607.05147,
 and deepseek-ai/DeepSpec, where row i predicts the next one; DDTree, arXiv:2604.12989.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -23,6 +26,7 @@ from stridebench.harness.core.capabilities import Tap
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.run import Run
+from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, MarkovHead, read_shape
@@ -174,15 +178,15 @@ def _toy_head(vocabulary: int, width: int) -> MarkovHead:
 # Drafts of a block's rows.
 
 
-def draw_rows(run: Run, rows: BlockRows, *, greedy: bool = False) -> Draft:
+def draw_rows(run: Run, logits: Float[Tensor, "K V"], *, greedy: bool = False) -> Draft:
     """Draw each row's token without looking at the others: q of a draft is its row's distribution.
 
     Args:
         greedy: take the most probable tokens, as point masses.
     """
     if greedy:
-        return Draft(rows.logits.argmax(-1))
-    q = run.probs(rows.logits)
+        return Draft(logits.argmax(-1))
+    q = run.probs(logits)
     return Draft(run.draws.categorical(q, "draft"), q)
 
 
@@ -218,8 +222,98 @@ def best_tree(rows: BlockRows, nodes: int) -> RankedTree:
     return rerank(candidates, nodes)
 
 
+# A block that the target fills itself, behind the last emitted token.
+
+
+RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15, "static": 1.0, "joint": 0.5}
+"""Rules of how many positions a pass fills, and the number of each unless it is given, as in ``threshold:0.8``."""
+
+
+def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) -> int:
+    """Return how many of the most confident positions a rule fills: one at least.
+
+    Args:
+        bound: tau, f, gamma or k.
+        confidences: in falling order; of `entropy` the negative entropies.
+
+    Returns:
+        threshold, joint: those of at least tau. factor: the largest n with (n + 1) (1 - c_n) < f. entropy: those before
+        which the entropies sum to no more than gamma. static: k.
+    """
+    places = torch.arange(1, 1 + len(confidences), device=confidences.device)
+    if rule in ("threshold", "joint"):
+        sure = confidences >= bound
+    elif rule == "static":
+        sure = places <= bound
+    elif rule == "factor":
+        sure = (places + 1) * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
+    else:
+        sure = confidences - confidences.cumsum(0) <= bound
+    return max(1, int(sure.sum()))
+
+
+def masks_left(run: Run, block: int) -> int:
+    """Return how many masks of a block of B rows are read: B - 1, or fewer if the budget or the context ends.
+
+    Raises:
+        UsageError: the target has no mask for blocks.
+    """
+    if run.capabilities.block_mask is None:
+        raise UsageError(f"{run.backbone} fills no blocks of masks; take a model that meets BOTH_MASKS")
+    return max(0, min(block - 1, run.room - 1, run.space))
+
+
+def read_masks(run: Run, masks: int, filled: Mapping[int, int] = MappingProxyType({})) -> Float[Tensor, "M V"]:
+    """Return the logits of the masks that are left, from a pass in which they see the last emitted token and the block.
+
+    Args:
+        masks: K.
+        filled: tokens of some of them, by their place in the block.
+    """
+    mask = run.capabilities.block_mask
+    ids = torch.tensor([filled.get(place, mask) for place in range(masks)], device=run.target.device)
+    left = [1 + place for place in range(masks) if place not in filled]
+    return run.target.forward(Draft(ids), mutual=True)[left]
+
+
+def fill_masks(run: Run, masks: int, rule: str, bound: float, *, greedy: bool = False) -> Int[Tensor, " K"]:
+    """Fill K masks in as many passes as a rule takes; each pass reads the device.
+
+    Args:
+        rule: one of `RULES` with its ``bound``. The most confident positions are filled first: by `entropy` those of
+            least entropy, else those whose token has the highest probability.
+        greedy: fill in the most probable tokens, at every temperature.
+    """
+    filled: dict[int, int] = {}
+    while len(filled) < masks:
+        left = [place for place in range(masks) if place not in filled]
+        logits = read_masks(run, masks, filled)
+        p = run.probs(logits)
+        x = p.argmax(1) if greedy else run.draws.categorical(p, "draft")
+        plain = logits.double().softmax(1)
+        warped = p if run.sampling.temperature > 0 else warp(logits, Sampling(1.0))
+        sure = -torch.special.entr(warped).sum(1) if rule == "entropy" else plain.gather(1, x[:, None])[:, 0]
+        ranked = sure.sort(descending=True, stable=True)
+        chosen = ranked.indices[: filled_by_rule(rule, bound, ranked.values)].tolist()
+        tokens = x.tolist()
+        filled |= {left[index]: tokens[index] for index in chosen}
+    return torch.tensor([filled[place] for place in range(masks)], dtype=torch.long, device=run.target.device)
+
+
 # Bugs to inject, which `stride verify` must catch.
 
+FAILED_ONE_FILLED_TOO = Mutant(
+    f"{__name__}:filled_by_rule",
+    "return max(1, int(sure.sum()))",
+    "return min(len(sure), int(sure.sum()) + 1)",
+    "commit_first_failure: the first position that the rule refuses is filled too (dInfer)",
+)
+DRAFT_ENTRIES_STAY = Mutant(
+    "stridebench.harness.core.session:Session._extend",
+    "if self._held > start:",
+    "if self._held > start and not rows:",
+    "entries of the pass that drafts stay in the cache, and the pass that verifies sees them",
+)
 MOST_PROBABLE_TOKENS = Mutant(
     f"{__name__}:draw_rows",
     'run.draws.categorical(q, "draft")',
@@ -229,7 +323,7 @@ MOST_PROBABLE_TOKENS = Mutant(
 DRAWN_IN_LESS_PRECISION = Mutant(
     f"{__name__}:draw_rows",
     'run.draws.categorical(q, "draft")',
-    'run.draws.categorical(run.probs((rows.logits + 16).bfloat16().to(q.dtype)), "draft")',
+    'run.draws.categorical(run.probs((logits + 16).bfloat16().to(q.dtype)), "draft")',
     "drafts are drawn from the softmax of logits of about 16 in bf16 and judged in fp32, as in DeepSpec",
 )
 CORRECTION_NOT_RECORDED = Mutant(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
-from stridebench.harness.kernels.residual_block import ResidualBlock
+from stridebench.harness.kernels import ResidualBlock
 from stridebench.methods.drafters.checkpoint import check_finite
 
 

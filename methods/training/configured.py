@@ -11,7 +11,7 @@ from stridebench.harness.train.general import shipped_settings
 from stridebench.harness.train.passages import PassagePlan
 from stridebench.methods.training.adapters.recipes import RANGES, Recordings
 from stridebench.methods.training.heads.examples import ShapePlan
-from stridebench.methods.training.heads.medusa2 import TuneHeads
+from stridebench.methods.training.heads.recipes import TuneHeads
 
 PLANS = {"passages": PassagePlan, "recordings": Recordings, "shapes": ShapePlan}
 """Keys of an entry that are its data."""

@@ -35,13 +35,13 @@ from stridebench.harness.proof.mutants import injected
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
+from stridebench.methods.drafters.blocks import filled_by_rule
 from stridebench.methods.masked_diffusion import (
     DREAM,
     LLADA,
     MaskedDiffusion,
     Order,
     confidence,
-    filled_by_rule,
     most_confident,
     unmasked_fraction,
 )

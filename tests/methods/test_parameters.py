@@ -51,6 +51,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("jacobi", {"window": 1}, "window is 1"),
     *(("lantern", bad, NEIGHBOURS) for bad in ({"k": -1}, {"delta": -0.1}, {"delta": nan})),
     *(("lanternpp", bad, NEIGHBOURS) for bad in ({"k": -1}, {"factor": -0.1})),
+    *(
+        ("linear_spec", bad, "give 2 rows or more, and 0 to 1")
+        for bad in ({"block": 1}, {"threshold": 1.5}, {"threshold": nan})
+    ),
+    *(
+        (
+            "sbd",
+            bad,
+            "give 2 rows or more, and one of threshold:0.9, factor:1, entropy:0.15, static:1, or",
+        )
+        for bad in ({"block": 1}, {"rule": "joint:0.5"}, {"rule": "entropy:x"}, {"rule": "entropy:-1"}, {"rule": ""})
+    ),
     *(("lookahead", bad, "an ngram from 3, a window from 2") for bad in ({"ngram": 2}, {"window": 1}, {"guesses": 0})),
     ("masked_diffusion", {"steps": -1}, "steps, block, alg_temp and cfg_scale are 0 or more"),
     ("masked_diffusion", {"order": "entropy", "block": 2}, "blocks are LLaDA's; order entropy fills the whole canvas"),

@@ -104,6 +104,7 @@ def test_the_error_of_an_absent_backbone_names_its_training_command(name: str) -
 
 def test_the_presets_without_shipped_weights() -> None:
     assert set(absent_presets()) == {
+        "embedded-code-blocks",
         "embedded-code-cllm",
         "embedded-code-medusa2",
         "embedded-code-pard",

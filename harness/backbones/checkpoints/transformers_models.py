@@ -272,12 +272,10 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     """Return the capabilities of a model.
 
     Raises:
-        WeightsError: the ``pard_token`` of its config.json is no id.
+        WeightsError: the ``pard_token`` or the ``mask_token_id`` of its config.json is not an id.
     """
     config = model.config.get_text_config()
-    pard = getattr(config, "pard_token", None)
-    if not (pard is None or isinstance(pard, int)):
-        raise WeightsError(f"the pard_token of a drafter's config.json is {pard!r:.50}; give the one id that it fills")
+    pard, block_mask = (_filled_id(config, key) for key in ("pard_token", "mask_token_id"))
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
@@ -290,7 +288,15 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,
         width=int(config.hidden_size),
         pard=pard,
+        block_mask=block_mask,
     )
+
+
+def _filled_id(config: Any, key: str) -> int | None:
+    value: int | None = getattr(config, key, None)
+    if not (value is None or isinstance(value, int)):
+        raise WeightsError(f"the {key} of a model's config.json is {value!r:.50}; give the one id that it fills")
+    return value
 
 
 def end_ids(eos: Any) -> frozenset[int]:

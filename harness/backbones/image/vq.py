@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.kernels.residual_block import ResidualBlock
+from stridebench.harness.kernels import ResidualBlock
 
 CODES = 1024
 WIDTH = 16

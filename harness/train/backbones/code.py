@@ -2,6 +2,8 @@
 
 Its smaller sibling is a drafter that proposes several tokens in one pass. Source: An et al. 2025, PARD,
 arXiv:2504.18583, sections 3.2 and 3.3. It learns from texts of the target's kind, and never sees the target.
+Its twin with two masks reads a text causally and fills a block of masks behind it. Source: Gat et al. 2025, Set Block
+Decoding, arXiv:2509.04185; Nemotron-Labs-Diffusion, arXiv:2607.05722.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic.code import programs
+from stridebench.harness.train.finetuning import FinetunedText, Tuning
 from stridebench.harness.train.recipe import Recipe, save_bf16
 
 END = "<|end|>"
@@ -79,6 +82,13 @@ class Code(Recipe):
         written = programs(np.random.default_rng(TOKENIZER_SEED), held_out=False)
         tokenizer.train_from_iterator((p.text for p in islice(written, 2000)), trainer)
         return tokenizer
+
+    @cached_property
+    def mask(self) -> int:
+        """The id of the byte 255, which no program has."""
+        byte = self.tokenizer.token_to_id("\u00ff")
+        assert byte is not None, "its alphabet has all bytes"
+        return byte
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
@@ -140,13 +150,6 @@ class PardCode(Code):
     summary = "sibling of embedded-code of 0.1 million parameters that fills masks, a drafter for PARD"
     hours = 0.3
 
-    @cached_property
-    def mask(self) -> int:
-        """The id of the byte 255, which no program has."""
-        byte = self.tokenizer.token_to_id("\u00ff")
-        assert byte is not None, "its alphabet has all bytes"
-        return byte
-
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
         chances = np.maximum(self.retained ** np.arange(1, self.drafts), self.least)
@@ -201,6 +204,104 @@ class MaskChains(NamedTuple):
         return tokens[:, self.token + self.depth + 1]
 
 
+@dataclass(frozen=True)
+class BlocksCode(Code):
+    """Go on with the training of embedded-code: L_AR on texts, and L_mask on blocks of them with masks.
+
+    Rows of a block see the text before it and each other, and predict the tokens of their own places.
+
+    Args:
+        block: B, a token that is never masked and B - 1 others.
+        whole: share of the blocks in which all of those are masked; in the others each is with one chance of 0 to 1.
+    """
+
+    length: int = 192
+    batch: int = 8
+    steps: int = 500
+    block: int = 8
+    whole: float = 0.5
+
+    summary = "embedded-code tuned to fill blocks of masks too, for linear_spec and sbd"
+    hours = 0.6
+    rate = 1e-3
+    warmup = 20
+    fall = 0.8
+
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
+        return FinetunedText("embedded-code", Tuning(0))
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        tokens = self._rows(random, self.batch, held_out=False)
+        rows = TextBlocks.of(self.length, self.block, int(random.integers(self.block)))
+        chances = random.random((self.batch, self.length // self.block + 1))
+        chances[random.random(chances.shape) < self.whole] = 1.0
+        by_row = torch.from_numpy(chances[:, rows.number.numpy()])
+        masked = (torch.from_numpy(random.random(by_row.shape)) < by_row) & (rows.depth > 0)
+        logits = self._read(model, tokens, rows, masked)
+        of_text = functional.cross_entropy(logits[:, : self.length].flatten(0, 1), tokens[:, 1:].flatten())
+        return of_text + functional.cross_entropy(logits[masked], tokens[:, rows.token][masked])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Figures on held-out programs.
+
+        - ``loss``, ``loss_base``: nats a token read causally, of the tuned model and of embedded-code.
+        - ``guessed_1`` and on: the share of tokens that one pass guesses at each place of a block of masks.
+        """
+        assert isinstance(model, FinetunedText)
+        tokens = self._rows(np.random.default_rng(0), 32, held_out=True)
+        rows = TextBlocks.of(self.length, self.block, 0)
+        logits = self._read(model, tokens, rows, (rows.depth > 0).expand(len(tokens), -1))
+        right = logits.argmax(2) == tokens[:, rows.token]
+        of_text = {"loss": logits[:, : self.length], "loss_base": model.base(tokens[:, :-1])}
+        following = tokens[:, 1:].flatten()
+        return {
+            **{key: float(functional.cross_entropy(read.flatten(0, 1), following)) for key, read in of_text.items()},
+            **{f"guessed_{j}": float(right[:, rows.depth == j].float().mean()) for j in range(1, self.block)},
+        }
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        assert isinstance(model, FinetunedText)
+        model.model.config.mask_token_id = self.mask
+        model.export(folder)
+
+    def _read(
+        self, model: nn.Module, tokens: Int[Tensor, "B N+1"], rows: TextBlocks, masked: Bool[Tensor, "B R"]
+    ) -> Float[Tensor, "B R V"]:
+        ids = tokens[:, rows.token].masked_fill(masked, self.mask)
+        unseen = torch.zeros(1, 1, *rows.visible.shape).masked_fill(~rows.visible, -torch.inf)
+        logits: Tensor = model(ids, rows.token.expand(len(ids), -1), unseen).logits
+        return logits
+
+
+class TextBlocks(NamedTuple):
+    """The rows of a pass over N tokens and the blocks that repeat some of them.
+
+    Args:
+        token: place of the row's token.
+        depth: 0 for a token of the text and for the first of a block, j for the j-th one behind that.
+        number: of the row's block, from 0; that of a row of the text means nothing.
+        visible: the rows that a row attends to.
+    """
+
+    token: Int[Tensor, " R"]
+    depth: Int[Tensor, " R"]
+    number: Int[Tensor, " R"]
+    visible: Bool[Tensor, "R R"]
+
+    @classmethod
+    def of(cls, count: int, block: int, offset: int) -> TextBlocks:
+        """Return the rows of blocks that lie end to end from a token on, as many as are whole."""
+        begins = torch.arange(offset, count + 1 - block, block)
+        text, depth = torch.arange(count), torch.arange(block).repeat(len(begins))
+        number = torch.arange(len(begins)).repeat_interleave(block)
+        token = torch.cat([text, begins[number] + depth])
+        newest = torch.cat([text, begins[number] - 1])  # of the tokens that a row sees as text
+        of_text = (torch.arange(len(token)) < count) & (token <= newest[:, None])
+        own = torch.cat([torch.full((count,), -1), number])
+        together = (own >= 0) & (own == own[:, None])
+        return cls(token, torch.cat([0 * text, depth]), own.clamp_min(0), of_text | together)
+
+
 class _Untied(nn.Module):
     """The model's tensors, without the unembedding, which is its embedding."""
 
@@ -211,3 +312,4 @@ class _Untied(nn.Module):
 
 RECIPES.register("code")(Code())
 RECIPES.register("pard-embedded-code")(PardCode())
+RECIPES.register("blocks-embedded-code")(BlocksCode())

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,7 +23,7 @@ from stridebench.harness.train.finetuning import FinetunedBPT, FinetunedMesh, Tu
 from stridebench.harness.train.general import TaskPlan
 from stridebench.harness.train.passages import AnyPlan
 from stridebench.harness.train.recipe import Recipe, autocast
-from stridebench.harness.train.teacher import Passage, Teacher
+from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Config, Heads
 from stridebench.methods.training.heads.examples import (
     FADING,
@@ -36,7 +35,7 @@ from stridebench.methods.training.heads.examples import (
     hits,
     meshes_of,
 )
-from stridebench.methods.training.heads.recipes import compared, save_heads
+from stridebench.methods.training.heads.recipes import compared, drift, save_heads
 
 # XSpecMesh's heads in training: their meshes, their losses, and their figures on held-out shapes.
 # Source: Chen et al., XSpecMesh, eqs. 5-7. Symbols: D heads, N rows of a passage.
@@ -129,21 +128,6 @@ def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
         for key, net in heads.items()
     }
     return compared(right, checked.rows)
-
-
-def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:
-    """KL(base || merged) in nats: the mean over all generated tokens of passages."""
-    divergences = []
-    for passage in passages:
-        p, q = (teacher.read(passage, (), logits=True).logits[passage.start - 1 : -1] for teacher in (base, merged))
-        divergences.append(divergence(p, q))
-    return float(torch.cat(divergences).mean())
-
-
-def divergence(base: Float[Tensor, "N V"], tuned: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-    """KL(base || tuned) of the distributions of two sets of logits."""
-    p, q = base.double().log_softmax(-1), tuned.double().log_softmax(-1)
-    return (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0).sum(-1)  # of ids that are never drawn
 
 
 NAME = "embedded-mesh"

@@ -215,14 +215,26 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
         assert tokens[len(ids) :] == expected
 
 
-def test_a_pard_token_is_one_id_or_an_error() -> None:
+@pytest.mark.parametrize(("key", "field"), [("pard_token", "pard"), ("mask_token_id", "block_mask")])
+def test_a_mask_is_one_id_or_an_error(key: str, field: str) -> None:
     llama = transformers_models.make_random("x", {"model_type": "llama", "config": SIZES, "seed": 1}, "sdpa")
-    assert transformers_models.capabilities(llama, frozenset()).pard is None
-    llama.config.pard_token = 7
-    assert transformers_models.capabilities(llama, frozenset()).pard == 7
-    llama.config.pard_token = [7, 8]
-    with pytest.raises(WeightsError, match=r"config\.json is \[7, 8\]; give the one id that it fills"):
+    assert getattr(transformers_models.capabilities(llama, frozenset()), field) is None
+    setattr(llama.config, key, 7)
+    assert getattr(transformers_models.capabilities(llama, frozenset()), field) == 7
+    setattr(llama.config, key, [7, 8])
+    with pytest.raises(WeightsError, match=rf"{key} .* config\.json is \[7, 8\]; give the one id that it fills"):
         transformers_models.capabilities(llama, frozenset())
+
+
+def test_a_model_that_fills_blocks_says_so_and_names_its_mask() -> None:
+    """Without ``masks: both`` a method that needs them is skipped; with it, a model without a mask is not loaded."""
+    source = {"model_type": "llama", "config": SIZES, "seed": 1}
+    assert Requirement.BOTH_MASKS not in HFCausal.meets({"source": {"random": source}})
+    params = {"source": {"random": {**source, "config": {**SIZES, "mask_token_id": 5}}}, "masks": "both"}
+    filling = HFCausal.load("x", params, "fp32", "cpu").capabilities
+    assert Requirement.BOTH_MASKS in filling.meets and filling.block_mask == 5
+    with pytest.raises(WeightsError, match=r"x: masks is both, and its config\.json has no mask_token_id"):
+        HFCausal.load("x", {"source": {"random": source}, "masks": "both"}, "fp32", "cpu")
 
 
 @pytest.mark.parametrize("tie", [False, True])

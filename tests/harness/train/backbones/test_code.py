@@ -13,10 +13,15 @@ from transformers import LlamaForCausalLM
 
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
+from stridebench.harness.core.run import open_run
+from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.plan import presets
 from stridebench.harness.synthetic import code
-from stridebench.harness.train.backbones.code import Code, MaskChains, PardCode
+from stridebench.harness.train.backbones.code import BlocksCode, Code, MaskChains, PardCode, TextBlocks
+from stridebench.harness.train.finetuning import load_text_backbone
 from stridebench.harness.train.loop import train
 
 TINY = Code(vocabulary=300, width=32, layers=2, heads=2, inner=48, length=64, batch=4, steps=25)
@@ -75,6 +80,36 @@ def test_a_drafter_for_pard_reads_masks_in_a_decode_as_in_its_training(tmp_path:
     cache = model.open(Prompt("x", tokens=tuple(window))).cache()
     logits = cache.extend(Window(torch.tensor(window), torch.arange(12), 0, None, 4)).logits
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_block_sees_the_text_before_it_and_itself() -> None:
+    rows = TextBlocks.of(6, 3, 1)  # a second block would need a token 7
+    assert rows.token.tolist() == [0, 1, 2, 3, 4, 5, 1, 2, 3]
+    assert rows.depth.tolist() == [0] * 6 + [0, 1, 2]
+    assert rows.visible[:6, :6].equal(torch.ones(6, 6, dtype=torch.bool).tril()) and not rows.visible[:6, 6:].any()
+    assert rows.visible[6:].tolist() == [[True, False, False, False, False, False, True, True, True]] * 3
+    assert TextBlocks.of(7, 3, 0).number.tolist() == [0] * 7 + [0, 0, 0, 1, 1, 1]
+
+
+def test_a_model_of_two_masks_reads_a_block_in_a_decode_as_in_its_training(tmp_path: Path) -> None:
+    """One pass behind a text has the logits of the training's pass for the block that begins with its last token."""
+    recipe = BlocksCode(length=16, batch=1, steps=1, block=4)
+    done = train("blocks", recipe, tmp_path / "blocks", {})
+    figures = json.loads((done.folder / "card.json").read_text())["figures"]
+    assert done.finished and list(figures) == ["loss", "loss_base", "guessed_1", "guessed_2", "guessed_3"]
+    assert abs(figures["loss"] / figures["loss_base"] - 1) < 0.02  # one step of a warm-up moves little
+    model = load_text_backbone("x", done.folder)
+    assert model.capabilities.block_mask == recipe.mask
+    network = recipe.build({})
+    network.model.load_state_dict(LlamaForCausalLM.from_pretrained(done.folder, dtype=torch.float32).state_dict())
+    tokens = recipe._rows(np.random.default_rng(1), 1, held_out=True)
+    rows = TextBlocks.of(16, 4, 9)
+    masked = (rows.depth > 0)[None]
+    expected = recipe._read(network, tokens, rows, masked)[0, 16:][1:4]
+    prompt = Prompt("x", tokens=tuple(tokens[0, :10].tolist()))
+    run = open_run(model, lambda name: model, prompt, Sampling(0.0), 8, SeededDraws(0, "t", "p", 0))
+    masks = Draft(torch.full((3,), recipe.mask))
+    torch.testing.assert_close(run.target.forward(masks, mutual=True)[1:], expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,7 @@ from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.medusa import Medusa
-from stridebench.methods.training.heads.medusa2 import Joint
-from stridebench.methods.training.heads.xspecmesh import drift
+from stridebench.methods.training.heads.recipes import Joint, drift
 
 pytest.importorskip("peft")
 COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}

@@ -31,7 +31,8 @@ from stridebench.harness.train.teacher import Passage, Teacher
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.multi_head import MultiHead
 from stridebench.methods.training.heads.examples import Meshes, ShapePlan, drawn, head_losses
-from stridebench.methods.training.heads.xspecmesh import MeshTraining, divergence, drift, head_loss, joint_loss
+from stridebench.methods.training.heads.recipes import divergence, drift
+from stridebench.methods.training.heads.xspecmesh import MeshTraining, head_loss, joint_loss
 
 SIZES = MeshSizes(32, 3, 2, 48, 8, encoder_layers=1, context=24, window=0, shared_coordinates=True)
 PLAN = ShapePlan(train=3, development=2, new=20)
