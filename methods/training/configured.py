@@ -33,6 +33,7 @@ def configured(recipe: str, **stated: Any) -> Any:
 import_module("stridebench.methods.training.eagle.recipes")
 import_module("stridebench.methods.training.eagle.blocks")
 import_module("stridebench.methods.training.heads.recipes")
+import_module("stridebench.methods.training.heads.xspecmesh")
 for _name, _entry in shipped_settings().items():
     RECIPES.register(_name)(configured(**_entry))
 for _backbone, _ranges in RANGES.items():
