@@ -144,7 +144,7 @@ def next_group(left: Sequence[Cell], known: Collection[Cell], size: int, repulsi
 
 def closeness(cell: Cell, known: Collection[Cell]) -> float:
     """Return the sum of 1 / distance over the known ones of the eight neighbours of a cell."""
-    return sum(1 / math.dist(cell, other) for other in known if _steps(cell, other) == 1)
+    return sum((1 / math.dist(cell, other) for other in known if _steps(cell, other) == 1), 0.0)
 
 
 def _steps(a: Cell, b: Cell) -> int:
