@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -93,20 +94,9 @@ class LPD(Method[list[list[int]]]):
 
     def cells(self, grid: Grid) -> list[list[int]]:
         """Return the cells of each group, by raster index."""
-        every = [(row, column) for row in range(grid.rows) for column in range(grid.columns)]
-        known: list[Cell] = []
-        groups: list[list[int]] = []
-        while len(known) < len(every):
-            size = self.sizes[min(len(groups), len(self.sizes) - 1)]
-            left = [cell for cell in every if cell not in known]
-            left.sort(key=lambda cell: self._shuffled(len(groups), cell))
-            group = next_group(left, known, size, self.repulsion)
-            known += group
-            groups.append([row * grid.columns + column for row, column in group])
-        return groups
-
-    def _shuffled(self, group: int, cell: Cell) -> bytes:
-        return hashlib.blake2b(f"{self.order_seed} {group} {cell}".encode()).digest()
+        return [
+            [row * grid.columns + column for row, column in group] for group in _groups(self, grid.rows, grid.columns)
+        ]
 
     def start(self, run: Run) -> list[list[int]]:
         return run.canvas.groups(self.cells)
@@ -119,6 +109,22 @@ class LPD(Method[list[list[int]]]):
     @classmethod
     def variants(cls) -> Sequence[LPD]:
         return (cls(), cls("1,1,2"), cls(2), cls("1,3", repulsion=0), cls("2,1", order_seed=1))
+
+
+@lru_cache(maxsize=64)
+def _groups(method: LPD, rows: int, columns: int) -> list[list[Cell]]:
+    """Return the groups of a picture, which are the same for every prompt."""
+    every = [(row, column) for row in range(rows) for column in range(columns)]
+    known: set[Cell] = set()
+    groups: list[list[Cell]] = []
+    while len(known) < len(every):
+        turn = len(groups)
+        left = [cell for cell in every if cell not in known]
+        left.sort(key=lambda cell: hashlib.blake2b(f"{method.order_seed} {turn} {cell}".encode()).digest())
+        size = method.sizes[min(turn, len(method.sizes) - 1)]
+        groups.append(next_group(left, known, size, method.repulsion))
+        known.update(groups[-1])
+    return groups
 
 
 def next_group(left: Sequence[Cell], known: Collection[Cell], size: int, repulsion: int) -> list[Cell]:
@@ -144,7 +150,8 @@ def next_group(left: Sequence[Cell], known: Collection[Cell], size: int, repulsi
 
 def closeness(cell: Cell, known: Collection[Cell]) -> float:
     """Return the sum of 1 / distance over the known ones of the eight neighbours of a cell."""
-    return sum((1 / math.dist(cell, other) for other in known if _steps(cell, other) == 1), 0.0)
+    around = ((row, column) for row in (-1, 0, 1) for column in (-1, 0, 1) if row or column)
+    return sum(1 / math.hypot(row, column) for row, column in around if (cell[0] + row, cell[1] + column) in known)
 
 
 def _steps(a: Cell, b: Cell) -> int:
