@@ -83,7 +83,7 @@ def test_a_drafter_for_pard_reads_masks_in_a_decode_as_in_its_training(tmp_path:
 
 
 def test_a_block_sees_the_text_before_it_and_itself() -> None:
-    rows = TextBlocks.of(6, 3, 1)  # a second block would need a token 7
+    rows = TextBlocks.of(6, 3, 1)  # a second block would need a seventh token
     assert rows.token.tolist() == [0, 1, 2, 3, 4, 5, 1, 2, 3]
     assert rows.depth.tolist() == [0] * 6 + [0, 1, 2]
     assert rows.visible[:6, :6].equal(torch.ones(6, 6, dtype=torch.bool).tril()) and not rows.visible[:6, 6:].any()
