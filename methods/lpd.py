@@ -150,9 +150,9 @@ def next_group(left: Sequence[Cell], known: Collection[Cell], size: int, repulsi
 
 def closeness(cell: Cell, known: Collection[Cell]) -> float:
     """Return the sum of 1 / distance over the known ones of the eight neighbours of a cell."""
-    around = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1) if row or column]
-    near = [step for step in around if (cell[0] + step[0], cell[1] + step[1]) in known]
-    return math.fsum(1 / math.hypot(*step) for step in near)
+    row, column = cell
+    around = ((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+    return math.fsum(1 / math.hypot(i, j) for i, j in around if (row + i, column + j) in known)
 
 
 def _steps(a: Cell, b: Cell) -> int:

@@ -31,7 +31,7 @@ WIDE = QUERY_CASES[-1]
 
 
 def opened(rows: int, columns: int, length: int, temperature: float = 1.0) -> Run:
-    model = MaskedTabular("toy", {"vocabulary": 5, "grid": (rows, columns)})
+    model = MaskedTabular("toy", {"vocabulary": 5, "grid": (rows, columns), "context": 80})
     draws = SeededDraws(0, "t", "p", 0)
     return open_run(model, lambda name: model, (0, 1), Sampling(temperature), length, draws)
 

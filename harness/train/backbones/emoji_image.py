@@ -186,7 +186,7 @@ RECIPES.register("emoji-image-8x8")(
 RECIPES.register("emoji-image-8x8-queries")(
     replace(
         LARGE,
-        summary="emoji scenes of 32 pixels, 8x8 tokens in any order and in groups, 2.0 M parameters: for lpd and par",
+        summary="emoji scenes of 32 pixels, 8x8 tokens in any order and in groups, 1.9 M parameters: for lpd and par",
         size=32,
         level=0.67,
         width=160,
@@ -194,7 +194,7 @@ RECIPES.register("emoji-image-8x8-queries")(
         layers=5,
         heads=5,
         batch=32,
-        steps=300,
+        steps=1000,
         hours=0.66,
         rate=3e-3,
         average=0.99,
