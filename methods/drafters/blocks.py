@@ -311,8 +311,8 @@ FAILED_ONE_FILLED_TOO = Mutant(
 DRAFT_ENTRIES_STAY = Mutant(
     "stridebench.harness.core.session:Session._extend",
     "if self._held > start:",
-    "if self._held > start and not rows:",
-    "entries of the pass that drafts stay in the cache, and the pass that verifies sees them",
+    "if self._held > start and (not rows or sees is not None):",
+    "entries of the pass that drafts stay in the cache, and the causal pass behind it sees them",
 )
 MOST_PROBABLE_TOKENS = Mutant(
     f"{__name__}:draw_rows",
