@@ -324,7 +324,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         ids = torch.tensor([placed[i] for i in seen], device=canvas.device)
         count, index = seen.stop - positions[0], [i - positions[0] for i in positions]
         logits = canvas.read(ids, seen, "all", rows=count)[index]
-        if self.cfg_scale > 0:
+        if self.cfg_scale > 0 and mask is not None:
             blank = torch.where(torch.arange(canvas.end, device=canvas.device) < canvas.start, mask, ids)
             other = canvas.read(blank, seen, "all", rows=count)[index]
             logits = other + (self.cfg_scale + 1) * (logits - other)
