@@ -27,7 +27,7 @@ from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
-from stridebench.harness.errors import ContractError, UsageError, one_of
+from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.blocks import FAILED_ONE_FILLED_TOO, RULES, filled_by_rule
 
@@ -267,7 +267,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return {place: token for place, token, sure in likely if token != tokens[place] and sure > self.edit}
 
     def _block(self, canvas: Canvas) -> range:
-        """Return the positions of the first block that has masked ones."""
+        """Return the positions of the first block that has masked ones; if the model has blocks, of its first one."""
+        if canvas.capabilities.block:
+            return range(max(canvas.start, canvas.block.start), canvas.block.stop)
         first = next(i for i in range(canvas.start, canvas.end) if i not in canvas.tokens)
         size = self.block or canvas.end - canvas.start
         begin = first - (first - canvas.start) % size
@@ -278,15 +280,21 @@ class MaskedDiffusion(Method[CanvasProgress]):
     ) -> Float[Tensor, "M V"]:
         """Return the logits of these positions of a block, from a pass over all that is not reused."""
         canvas, mask = run.canvas, run.capabilities.mask
-        if mask is None:
-            raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
         reused = self.cache != "none" and state.cached == block.start
         state.done, state.cached = state.done + 1, block.start
-        seen = range(block.start - 1 if reused else 0, block.stop if reused and self.cache == "dual" else canvas.end)
-        ids = torch.tensor([tokens.get(i, mask) for i in seen], device=canvas.device)
+        hides = canvas.capabilities.block > 0 or (reused and self.cache == "dual")
+        seen = range(block.start - 1 if reused else 0, block.stop if hides else canvas.end)
+        holes = [i for i in seen if i not in tokens]
+        fill = [mask] * len(holes)
+        if mask is None:  # the model knows uniform noise, so any id may stand there
+            if self.cfg_scale > 0:
+                raise UsageError("masked_diffusion: cfg_scale reads the prompt as masks, and this backbone has no mask")
+            fill = run.draws.integers(len(holes), run.capabilities.vocabulary, "noise").tolist()
+        placed = {**dict(zip(holes, fill, strict=True)), **tokens}
+        ids = torch.tensor([placed[i] for i in seen], device=canvas.device)
         count, index = seen.stop - positions[0], [i - positions[0] for i in positions]
         logits = canvas.read(ids, seen, "all", rows=count)[index]
-        if self.cfg_scale > 0:
+        if self.cfg_scale > 0 and mask is not None:
             blank = torch.where(torch.arange(canvas.end, device=canvas.device) < canvas.start, mask, ids)
             other = canvas.read(blank, seen, "all", rows=count)[index]
             logits = other + (self.cfg_scale + 1) * (logits - other)

@@ -197,7 +197,7 @@ def filling_of(canvas: Canvas, history: Sequence[Read | Filled]) -> Filling:
     rows: list[Float[Tensor, " V"]] = []
     for event in history:
         if isinstance(event, Read):
-            logits = canvas.read(event.tokens, event.positions, event.sees, event.rows)
+            logits = canvas.read(event.tokens, event.positions, event.sees, event.rows, event.given)
             behind = [position + 1 for position in event.positions[len(event.positions) - len(logits) :]]
             latest |= dict(zip(behind, logits, strict=True))
         else:

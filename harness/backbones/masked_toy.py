@@ -21,22 +21,34 @@ from stridebench.harness.registry import BACKBONES
 class MaskedTabular(EnumerableBackbone):
     """p(x_i | canvas) = softmax(sharpness x normal noise) over all ids but the mask's.
 
-    With a grid it is an order-free model, and the mask is the query of every cell.
+    With a grid it is an order-free model, and the mask is the query of every cell. One of uniform noise has no mask; it
+    adds a quarter of the logits that it is given, moved on by one id.
 
     Args (of ``params``):
-        vocabulary: V >= 3, the last id being the mask.
+        vocabulary: V >= 3, the last id being the mask; >= 2 if there is none.
         grid: rows and columns of a picture.
+        block: as `Capabilities.block`.
+        noise: "mask" or "uniform".
         seed: of the model.
         context: entries.
         sharpness: of the distributions.
     """
 
     kind = "masked_tabular"
-    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "grid": ()}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "vocabulary": 3,
+        "seed": 0,
+        "context": 64,
+        "sharpness": 1.0,
+        "grid": (),
+        "block": 0,
+        "noise": "mask",
+    }
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         super().__init__(name, params)
-        if self.vocabulary < 3:
+        self._uniform = Requirement.LAST_LOGITS in self.meets(self._values)
+        if self.vocabulary < 3 - self._uniform:
             raise UsageError(
                 f"the masked_tabular backbone was given a vocabulary of {self.vocabulary}; it has "
                 f"{', '.join(self.defaults)}, of 3 ids or more"
@@ -45,23 +57,27 @@ class MaskedTabular(EnumerableBackbone):
         self.capabilities = Capabilities(
             self.vocabulary,
             int(self._values["context"]),
-            meets=self.meets(params),
+            meets=self.meets(self._values),
             grid=grid,
-            mask=mask if grid is None else None,
+            mask=None if grid is not None or self._uniform else mask,
+            block=int(self._values["block"]),
             queries=() if grid is None else [mask] * grid.length,
         )
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        queries = {Requirement.GRID, Requirement.ANY_ORDER, Requirement.QUERIES}
-        return frozenset(queries if params.get("grid") else {Requirement.BIDIRECTIONAL})
+        if params.get("grid"):
+            return frozenset({Requirement.GRID, Requirement.ANY_ORDER, Requirement.QUERIES})
+        uniform = params.get("noise") == "uniform"
+        return frozenset({Requirement.BIDIRECTIONAL, *([Requirement.LAST_LOGITS] if uniform else [])})
 
     def cache(self) -> MaskedTabularCache:
         return MaskedTabularCache(self)
 
     def _logits(self, entry: int) -> Tensor:
         logits = noise(entry, self._seed, self.vocabulary) * self.sharpness
-        logits[-1] = float("-inf")
+        if not self._uniform:
+            logits[-1] = float("-inf")
         return logits
 
 
@@ -75,6 +91,8 @@ class MaskedTabularCache(HashCache):
     def extend(self, window: Window) -> Rows:
         old, count = len(self.entries), len(window.tokens)
         self._check_room(count)
+        if window.features is not None and Requirement.LAST_LOGITS not in self.model.capabilities.meets:
+            raise ContractError("this model reads no logits of an earlier pass; take one that meets LAST_LOGITS")
         if window.sees is None and count > 1 and not self.model.capabilities.queries:
             raise ContractError("a masked model gives no distribution of a next token; read the canvas with sees='all'")
         pairs = list(zip(window.tokens.tolist(), window.positions.tolist(), strict=True))
@@ -92,4 +110,5 @@ class MaskedTabularCache(HashCache):
 
         self.entries += [entry(n) for n in range(count)]
         logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
-        return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))
+        rows = torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE)
+        return Rows(rows if window.features is None else rows + window.features.roll(1, -1) / 4)

@@ -66,7 +66,8 @@ class LazyGroup(click.Group):
     """A group whose verbs may lie in modules that are imported when they are used.
 
     Args:
-        modules: for each verb the name of its module in stridebench.harness.cli, which defines ``command``.
+        modules: for each verb the name of its module in stridebench.harness.cli, which defines ``command``, or a name
+            behind a colon.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -79,7 +80,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._modules:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = importlib.import_module(f"stridebench.harness.cli.{self._modules[cmd_name]}").command
+        module, _, name = self._modules[cmd_name].partition(":")
+        command: click.Command = getattr(
+            importlib.import_module(f"stridebench.harness.cli.{module}"), name or "command"
+        )
         return command
 
     def resolve_command(
@@ -103,7 +107,7 @@ class Verbs(LazyGroup):
 
 @click.group(
     cls=Verbs,
-    modules={verb: verb for verb in VERBS},
+    modules={verb: verb for verb in VERBS} | {"fetch": "stored:fetch"},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="stride")

@@ -30,7 +30,8 @@ class Window:
             cached, N new). It attends to itself. If None, it attends to all earlier entries and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
         taps: layers whose hidden rows are asked for, each from 0 to L (see `Tap`); none: no hidden rows.
-        features: the features that a feature drafter reads with each token.
+        features: the features that a feature drafter reads with each token (F is N); of a model that meets LAST_LOGITS,
+            logits of an earlier pass, which the last R entries read (F is R).
         gate: marks the entries computed with the adapter on, or None if there are none.
         adapter: as the backbone read it (`Backbone.adapter`), if there is a gate.
     """
@@ -41,7 +42,7 @@ class Window:
     sees: Bool[Tensor, "N S"] | None
     rows: int
     taps: tuple[int, ...] = ()
-    features: Float[Tensor, "N ..."] | None = None
+    features: Float[Tensor, "F ..."] | None = None
     gate: Bool[Tensor, " N"] | None = None
     adapter: Any = None
 

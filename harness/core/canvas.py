@@ -22,7 +22,10 @@ from stridebench.harness.errors import ContractError, UsageError
 
 Sees = Literal["before", "all", "filled"]
 """Which entries an entry attends to: itself and those at smaller positions; or all; or those at filled positions, and
-if its own is empty, so that it is a query, all."""
+if its own is empty, so that it is a query, all.
+
+Of a model with blocks, "all" are those of its block and of earlier ones.
+"""
 
 
 class Read(NamedTuple):
@@ -32,6 +35,7 @@ class Read(NamedTuple):
     positions: tuple[int, ...]
     sees: Sees
     rows: int | None
+    given: Float[Tensor, "R V"] | None = None
 
 
 class Filled(NamedTuple):
@@ -116,8 +120,20 @@ class Canvas:
             self._cache.extend(Window(ids, torch.arange(self._base, device=self.device), 0, None, 0))
         self._ready = True
 
+    @property
+    def block(self) -> range:
+        """Return the positions of the model's first block that is not full, those of the prompt included."""
+        first = next(place for place in range(self.start, self.end) if place not in self.tokens)
+        size = self.capabilities.block or self.end
+        return range(first - first % size, min(self.end, first - first % size + size))
+
     def read(
-        self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Sequence[int],
+        sees: Sees = "before",
+        rows: int | None = None,
+        given: Float[Tensor, "R V"] | None = None,
     ) -> Float[Tensor, "R V"]:
         """Run one pass over N entries, which attend to others as ``sees`` says.
 
@@ -130,6 +146,7 @@ class Canvas:
                 position 0 if entries attend to all.
             sees: the same in all passes.
             rows: R, the last entries whose logits are returned, or None for all N.
+            given: logits of an earlier pass that these R entries read, if the model meets LAST_LOGITS.
 
         Returns:
             Raw logits. Those at positions[n] are for the position after it; those of a masked model and of a query are
@@ -147,16 +164,20 @@ class Canvas:
         self._drop(frozenset(positions))
         cached, count = len(self._at), len(positions)
         places = torch.tensor([*self._at, *positions])
-        visible = (places <= places[cached:, None]) | (sees == "all")
+        block = self.capabilities.block or self.end
+        order = places if sees == "before" else places // block
+        visible = order <= order[cached:, None]
         if sees == "filled":
             filled = torch.tensor([place in self.tokens for place in places.tolist()])
             visible = filled | ~filled[cached:, None]
-        mask = None if visible.equal(torch.ones_like(visible).tril_(cached)) else visible.to(self.device)
-        window = Window(tokens, places[cached:].to(self.device), self._base, mask, count if rows is None else rows)
+        causal = (sees == "before" or count == 1) and visible.equal(torch.ones_like(visible).tril_(cached))
+        mask = None if causal else visible.to(self.device)
+        wanted = count if rows is None else rows
+        window = Window(tokens, places[cached:].to(self.device), self._base, mask, wanted, features=given)
         logits = self._cache.extend(window).logits
         self._stopwatch.add(self._kind, begin, logits)
         self._at.extend(positions)
-        self.history.append(Read(tokens.clone(), tuple(positions), sees, rows))
+        self.history.append(Read(tokens.clone(), tuple(positions), sees, rows, given))
         self.passes += 1
         self.rows += count
         return logits

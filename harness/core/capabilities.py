@@ -22,6 +22,7 @@ class Requirement(Enum):
     CODEBOOK = "a vector for each id that a cell of its grid may take"
     HIDDEN = "hidden rows of chosen layers with the logits"
     BIDIRECTIONAL = "a masked model, whose rows give the distribution of their own position and see both sides"
+    LAST_LOGITS = "an input for the logits of an earlier pass, and uniform noise in place of a mask"
     CONDITION = "rows that its encoder made of the prompt's condition"
     GATE = "an adapter of its weights, on or off row by row"
     BOTH_MASKS = "a causal model that also fills a block of masks, whose rows see both sides"
@@ -108,7 +109,8 @@ class Capabilities:
         branches: G of its hidden rows.
         guidance: s of z_u + s (z_c - z_u), which mixes its two branches, c first; 1 if there is one branch.
         mask: the id at positions that a masked model fills; it has probability zero. None if the model is not
-            masked.
+            masked, or if positions to fill hold any id (uniform noise).
+        block: if not 0, entries see their block of so many positions, counted from 0, and earlier blocks.
         condition: C, the width of the rows that it makes of a prompt's condition; 0 if it makes none.
         pard: the id whose copies behind a text a causal model was tuned to fill in one pass; None if it was not.
         queries: the id of the query of each cell of the grid, in raster order; empty if the model is not order-free.
@@ -126,6 +128,7 @@ class Capabilities:
     branches: int = 1
     guidance: float = 1.0
     mask: int | None = None
+    block: int = 0
     condition: int = 0
     pard: int | None = None
     block_mask: int | None = None

@@ -33,6 +33,7 @@ class Case:
 
     Args:
         masked: a masked model, whose last id is the mask; with a grid, an order-free one, whose queries it is.
+        noise: that of a masked model; "uniform" if it has no mask.
         batch: rows decoded in lock step, one of which is enumerated.
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
@@ -56,12 +57,14 @@ class Case:
     few: int = 0
     guidance: float = 1.0
     state: str = ""
+    noise: str = "mask"
 
     def backbone(self) -> Tabular | MaskedTabular:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            return MaskedTabular(name, {key: getattr(self, key) for key in ("vocabulary", "seed", "grid")})
+            sizes = {"vocabulary": self.vocabulary, "seed": self.seed, "grid": self.grid, "noise": self.noise}
+            return MaskedTabular(name, {**sizes, "block": len(self.prompt)} if self.noise == "uniform" else sizes)
         names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
         return Tabular(name, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
@@ -72,7 +75,8 @@ class Case:
             return self.few
         forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
         rows = self.batch if self.joint else 1
-        return int((self.vocabulary - (len(self.grid) == 3 or self.masked)) ** ((self.length - forced) * rows))
+        last = len(self.grid) == 3 or (self.masked and self.noise == "mask")
+        return int((self.vocabulary - last) ** ((self.length - forced) * rows))
 
     def __str__(self) -> str:
         parts = [f"V={self.vocabulary}", f"length={self.length}", f"seed={self.seed}"]
@@ -84,7 +88,7 @@ class Case:
         parts += ["eos"] if self.eos else []
         parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
         parts += [f"batch={self.batch}{' jointly' if self.joint else ''}"] if self.batch > 1 else []
-        parts += ["masked"] if self.masked else []
+        parts += ["masked" if self.noise == "mask" else f"{self.noise} noise"] if self.masked else []
         parts += [f"sharpness={self.sharpness:g}"] if self.sharpness != 1 else []
         parts += [f"guidance={self.guidance:g}"] if self.guidance != 1 else []
         parts += [self.state] if self.state else []
@@ -162,6 +166,13 @@ MASKED_CASES = (
 )
 """Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
 
+UNIFORM_CASES = (
+    Case(2, 2, 71, Sampling(1.0), masked=True, noise="uniform"),
+    Case(2, 3, 72, Sampling(0.0), masked=True, noise="uniform"),
+    Case(3, 1, 73, Sampling(1.0), prompt=(0, 2, 1), masked=True, noise="uniform"),
+    Case(3, 2, 74, Sampling(0.5), prompt=(1,), masked=True, noise="uniform"),
+)
+"""Of uniform noise, in blocks as long as the prompt; the output of the last one is two blocks."""
 
 QUERY_CASES = (
     Case(3, 4, 35, Sampling(1.0), masked=True, grid=(2, 2)),
@@ -208,7 +219,8 @@ of more than one position a step.
 def wider_cases_of(method: Method[Any]) -> tuple[Case, ...]:
     """Return the cases of `WIDER_CASES` that a method can decode: pictures, masked models or texts."""
     if Requirement.BIDIRECTIONAL in method.requirements:
-        return tuple(case for case in WIDER_CASES if case.masked and not case.grid)
+        uniform = Requirement.LAST_LOGITS in method.requirements
+        return () if uniform else tuple(case for case in WIDER_CASES if case.masked and not case.grid)
     if Requirement.QUERIES in method.requirements:
         return tuple(case for case in WIDER_CASES if case.masked and case.grid)
     pictures = Requirement.GRID in method.requirements
@@ -236,6 +248,7 @@ def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...
     cases: tuple[Case, ...] = GRID_CASES if Requirement.GRID in method.requirements else CASES + GRID_CASES
     cases = MASKED_CASES if Requirement.BIDIRECTIONAL in method.requirements else cases
     cases = QUERY_CASES if Requirement.QUERIES in method.requirements else cases
+    cases = UNIFORM_CASES if Requirement.LAST_LOGITS in method.requirements else cases
     cases = tuple(
         case for case in cases if case.state != "recurrent" or Requirement.TREE_MASK not in method.requirements
     )

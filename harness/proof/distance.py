@@ -281,10 +281,10 @@ def reference_of(method: Method[Any]) -> Method[Any] | None:
     """
     reference = method.reference
     masked = Requirement.BIDIRECTIONAL in method.requirements
-    if reference is None and not masked:
-        return None
-    own = reference is not None and type(reference) is METHODS.get(MASKED_BASELINE)
-    if masked and own and reference is not None and reference.reference == reference:
+    if reference is None:
+        baseline: Method[Any] | None = METHODS.get(MASKED_BASELINE)() if masked else None
+        return baseline
+    if masked and type(reference) is METHODS.get(MASKED_BASELINE) and reference.reference == reference:
         return reference
     right = f"{MASKED_BASELINE} at one token a step" if masked else "None, which is the target's distribution"
     raise ContractError(

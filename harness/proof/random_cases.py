@@ -87,9 +87,9 @@ def random_case(method: Method[Any], seed: int, index: int) -> Case:
     """Return the case of this number: pictures or masked models if a method needs them, else mostly texts."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     if Requirement.BIDIRECTIONAL in method.requirements:
-        return _masked(rng)
+        return _masked(rng, "uniform" if Requirement.LAST_LOGITS in method.requirements else "mask")
     if Requirement.QUERIES in method.requirements:
-        return replace(_masked(rng), grid=((2, 2), (2, 4))[int(rng.integers(2))])
+        return replace(_masked(rng, "mask"), grid=((2, 2), (2, 4))[int(rng.integers(2))])
     if Requirement.GRID in method.requirements or rng.random() < 0.1:
         return _picture(rng)
     return _text(rng)
@@ -127,10 +127,11 @@ def _picture(rng: np.random.Generator) -> Case:
     return replace(case, guidance=_guidance(rng))
 
 
-def _masked(rng: np.random.Generator) -> Case:
-    vocabulary = int(rng.integers(3, 5))
-    prompt = _prompt(rng, vocabulary - 1)
-    return Case(vocabulary, 4, _model(rng), _sampling(rng, vocabulary - 1), prompt=prompt, masked=True)
+def _masked(rng: np.random.Generator, noise: str) -> Case:
+    vocabulary = int(rng.integers(3, 5)) - (noise == "uniform")
+    ids = vocabulary - (noise == "mask")
+    length, prompt = 4 if noise == "mask" else 2, _prompt(rng, ids)
+    return Case(vocabulary, length, _model(rng), _sampling(rng, ids), prompt=prompt, masked=True, noise=noise)
 
 
 def _prompt(rng: np.random.Generator, tokens: int) -> tuple[int, ...]:

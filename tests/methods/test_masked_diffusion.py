@@ -567,7 +567,8 @@ class TestBadInput:
 
     def test_a_toy_with_fewer_than_three_ids_is_refused(self) -> None:
         with pytest.raises(
-            UsageError, match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, grid, of 3 ids"
+            UsageError,
+            match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, grid, block, noise, of 3 ids",
         ):
             MaskedTabular("masked_tabular", {"vocabulary": 2})
 

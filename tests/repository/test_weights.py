@@ -112,6 +112,7 @@ def test_the_presets_without_shipped_weights() -> None:
         "embedded-mesh-cross-full",
         "embedded-mesh-mlp-lora",
         "embedded-mesh-truncated",
+        "embedded-sudoku-uniform",
         "smollm2-135m-medusa2",
         "smollm2-drafter",
     }

@@ -29,7 +29,7 @@ from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt, Scored
 from stridebench.harness.discover import shipped
-from stridebench.harness.errors import ContractError, WeightsError
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import METHODS, RECIPES, TASKS
 from stridebench.harness.synthetic import sudoku
@@ -225,6 +225,34 @@ class TestModels:
         assert found_laws(loaded, ids)[:, :-1].sub(expected[:, :-1]).abs().max() < 1e-4
         assert loaded.capabilities.context == CONTEXT and loaded.capabilities.eos == {0}
         assert loaded.encode("1.4=") == [1, 5, 4, 6] and loaded.decode([4, 3, 2, 1]) == "4321"
+
+    def test_the_model_of_uniform_noise_reads_the_puzzle_once_and_its_last_logits(self, tmp_path: Path) -> None:
+        """Logits of two passes over a canvas, the second one conditioned, are those of the model that was trained."""
+        tiny = replace(RECIPES.get("sudoku-uniform"), **TINY)
+        figures = train("sudoku-uniform", tiny, tmp_path, {})
+        assert figures.finished
+        torch.manual_seed(0)
+        model = tiny.build({}).eval()
+        body = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["mean"]
+        model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
+        ids = rows(np.random.default_rng(0), 1, held_out=True)[0]
+        params = {"source": {"folder": str(tmp_path)}}
+        loaded = MaskedModel.load("sudoku-uniform", {**params, "noise": "uniform"}, "fp32", "cpu")
+        assert (loaded.capabilities.mask, loaded.capabilities.block) == (None, PROMPT)
+        puzzle, watch = tuple(ids[:PROMPT].tolist()), Stopwatch(CpuClock())
+        board = Canvas(loaded.cache(), loaded.capabilities, puzzle, length=sudoku.CELLS, stopwatch=watch)
+        board.read(ids[:PROMPT], range(PROMPT), "all", rows=0)
+        given, blind = None, torch.zeros(1, sudoku.CELLS, len(IDS))
+        for _ in range(2):
+            logits = board.read(ids[PROMPT:], board.block, "all", given=given)
+            expected = tiny.restored(model, ids[None], blind if given is None else given.softmax(1)[None])[0]
+            assert logits.sub(expected).abs().max() < 1e-4
+            given = logits
+        whole = Canvas(loaded.cache(), loaded.capabilities, puzzle, length=sudoku.CELLS, stopwatch=watch)
+        at_once = whole.read(ids, range(len(ids)), "all", rows=sudoku.CELLS, given=expected)
+        assert at_once.sub(tiny.restored(model, ids[None], expected.softmax(1)[None])[0]).abs().max() < 1e-4
+        with pytest.raises(UsageError, match=r"the noise of the model in .* is uniform; its preset says another"):
+            MaskedModel.load("sudoku-uniform", params, "fp32", "cpu")
 
     def test_the_judge_that_nothing_names_is_the_twin(self) -> None:
         assert SudokuTask().judge in SHIPPED and RECIPES.get(SudokuTask().judge).schedule is None

@@ -149,7 +149,7 @@ class SlotCache(Cache):
         rows = self._replayed(window)
         if rows is None:
             net, slots, _, mask = self._part(window)
-            inputs = SlotInputs(window.tokens, window.positions, mask, slots.layers)
+            inputs = SlotInputs(window.tokens, window.positions, mask, slots.layers, window.features)
             if not window.taps:
                 rows = Rows(net(inputs, window.rows))
             elif isinstance(net, Tapped):

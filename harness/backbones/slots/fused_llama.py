@@ -138,6 +138,7 @@ class FusedLlama(FusedLayers, TappedNet):
 
     def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
         x = functional.embedding(inputs.tokens, self._embed)
+        x = x if inputs.added is None else x + inputs.added
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         mask = None if inputs.mask is None else inputs.mask.repeat(self._heads // self._kv_heads, 1)
         near, width, eps = self._near(inputs, mask), x.shape[1:], self._eps

@@ -144,13 +144,14 @@ class SlotInputs:
     """The input of a pass: N new entries, and the slots of each layer, or a `PackedLayer` of several sequences.
 
     The mask [N, T] is added to the attention scores of the T entries after the pass. It is None if N is 1 or the slots
-    are empty: an entry attends to all earlier entries.
+    are empty: an entry attends to all earlier entries. ``added`` [N, E] is added to the embeddings (fused Llamas).
     """
 
     tokens: Int[Tensor, " N"]
     positions: Int[Tensor, " N"]
     mask: Float[Tensor, "N T"] | None
     slots: Sequence[Any]
+    added: Float[Tensor, "N E"] | None = None
 
 
 def sliding_layers(config: Any) -> list[bool]:

@@ -1,5 +1,8 @@
 """Masked diffusion models: LLaDA and Dream, read into decoders of transformers of the same architecture.
 
+A config.json of LLaDA's may also have block_size (`Capabilities.block`), and self_conditioning with a mask_token_id of
+null: a model of uniform noise, as `stride train backbone sudoku-uniform` makes.
+
 A row gives the distribution of its position and attends to both sides. LLaDA is Llama with other names of tensors,
 Dream is Qwen2 with the same names.
 """
@@ -14,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -29,12 +33,12 @@ from stridebench.harness.backbones.base import TYPES, Identity
 from stridebench.harness.backbones.checkpoints import components, sources, transformers_models
 from stridebench.harness.backbones.slots.cache import SlotCache
 from stridebench.harness.backbones.slots.fused_llama import forward_of
-from stridebench.harness.backbones.slots.net import Net
+from stridebench.harness.backbones.slots.net import Tapped
 from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
-from stridebench.harness.errors import ContractError, WeightsError
+from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.machine.surroundings import remedy
 from stridebench.harness.registry import BACKBONES
 
@@ -55,6 +59,8 @@ BLOCK = {
     "ff_out": "mlp.down_proj",
 }
 """Names within a block of LLaDA, and within a layer of Llama."""
+CONDITIONING = "self_conditioning"
+"""The matrix [E, E] of a model that reads its last logits: their probabilities times embeddings times it are added."""
 PLAIN = {
     "block_type": "llama",
     "layer_norm_type": "rms",
@@ -86,15 +92,18 @@ class PublishedCheckpoint:
     """A checkpoint of the family LLaDA or Dream.
 
     Args:
-        mask: id of a masked position.
+        mask: id of a masked position, or None if the model knows uniform noise.
         shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
+        conditioned: whether it reads the logits of an earlier pass.
     """
 
     family: str
     config: Any
-    mask: int
+    mask: int | None
     eos: frozenset[int]
     shifted: bool
+    block: int = 0
+    conditioned: bool = False
 
     def name(self, key: str) -> str:
         """Return the decoder's name of a published tensor."""
@@ -116,7 +125,11 @@ class PublishedCheckpoint:
 
     def empty(self) -> Any:
         with torch.device("meta"):
-            return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
+            model = (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
+            if self.conditioned:
+                width = self.config.hidden_size
+                model.add_module(CONDITIONING, nn.Linear(width, width, bias=False))
+            return model
 
 
 def read_config(name: str, folder: Path) -> PublishedCheckpoint:
@@ -156,8 +169,12 @@ def _checkpoint(family: str, kind: Any, fields: Mapping[str, Any], sizes: Mappin
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
         **{"tie_word_embeddings": False, **sizes},
     )
-    mask, eos = int(fields["mask_token_id"]), int(fields["eos_token_id"])
-    return PublishedCheckpoint(family, config, mask, frozenset({eos}), family == "Dream")
+    mask, eos = fields["mask_token_id"], int(fields["eos_token_id"])
+    block, conditioned = int(fields.get("block_size") or 0), bool(fields.get("self_conditioning"))
+    if (mask is None) != conditioned:
+        raise ValueError(f"mask_token_id is {mask!r} and self_conditioning {conditioned}; one of the two is needed")
+    mask = None if mask is None else int(mask)
+    return PublishedCheckpoint(family, config, mask, frozenset({eos}), family == "Dream", block, conditioned)
 
 
 def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: torch.dtype) -> Any:
@@ -187,18 +204,20 @@ class MaskedModel(TokenizedAdapter):
         source: where the weights lie: hub or folder, as published.
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn.
+        noise: "uniform" if it has no mask and reads its last logits; by default "mask".
     """
 
     default_dtype: ClassVar[str] = "bf16"
     kind = "masked"
-    parameters = ("source", "template", "chat")
+    parameters = ("source", "template", "chat", "noise")
     advice = "name a preset such as llada-8b"
 
     def __init__(
-        self, identity: Identity, net: Net, published: PublishedCheckpoint, tokenizer: Any, template: str | None
+        self, identity: Identity, net: Tapped, published: PublishedCheckpoint, tokenizer: Any, template: str | None
     ) -> None:
         super().__init__(identity, tokenizer, template)
         self._net, self._published = net, published
+        self._conditioning: Tensor | None = None
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> MaskedModel:
@@ -206,6 +225,9 @@ class MaskedModel(TokenizedAdapter):
         template = chat.check(name, params)
         folder = sources.locate(name, sources.parse(name, params["source"]))
         published = read_config(name, folder)
+        if published.conditioned != (Requirement.LAST_LOGITS in cls.meets(params)):
+            kind = "uniform" if published.conditioned else "mask"
+            raise UsageError(f"{name}: the noise of the model in {folder} is {kind}; its preset says another")
         model = read_model(name, folder, published, TYPES[dtype]).to(device).eval().requires_grad_(False)
         tokenizer = _tokenizer(folder, published.family)
         chat.fit(name, template, tokenizer)
@@ -216,21 +238,26 @@ class MaskedModel(TokenizedAdapter):
             config.vocab_size,
             config.max_position_embeddings,
             published.eos | turn_ends,
-            cls.meets({}),
+            cls.meets(params),
             mask=published.mask,
+            block=published.block,
             turn_ends=turn_ends - published.eos,
         )
         identity = Identity(name, dtype, device, capabilities, sources.digest(folder))
         loaded = cls(identity, forward_of(model), published, tokenizer, template)
+        if published.conditioned:
+            loaded._conditioning = model.self_conditioning.weight.data
         loaded.task_template = params.get("template")
         return loaded
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        return frozenset({Requirement.BIDIRECTIONAL})
+        uniform = params.get("noise") == "uniform"
+        return frozenset({Requirement.BIDIRECTIONAL, *([Requirement.LAST_LOGITS] if uniform else [])})
 
     def cache(self) -> MaskedCache:
-        return MaskedCache(self._slots(self._net), self._published.mask, self._published.shifted)
+        given = None if self._conditioning is None else self._net.tied_embeddings().embed @ self._conditioning.T
+        return MaskedCache(self._slots(self._net), self._published.mask, self._published.shifted, given)
 
     def decode(self, tokens: Sequence[int]) -> str:
         end_places = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
@@ -252,10 +279,16 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence; the mask has probability zero in all rows (``shifted`` as in `PublishedCheckpoint`)."""
+    """One sequence; the mask has probability zero in all rows (``shifted`` as in `PublishedCheckpoint`).
 
-    def __init__(self, slots: SlotCache, mask: int, shifted: bool) -> None:
-        self._slots, self._mask, self._shifted = slots, mask, shifted
+    Args:
+        given: row v is added to an entry, times the probability of id v by an earlier pass; None if it reads none.
+    """
+
+    def __init__(
+        self, slots: SlotCache, mask: int | None, shifted: bool, given: Float[Tensor, "V E"] | None = None
+    ) -> None:
+        self._slots, self._mask, self._shifted, self._given = slots, mask, shifted, given
 
     def extend(self, window: Window) -> Rows:
         """Append a window; a row gives the distribution of its position.
@@ -268,11 +301,18 @@ class MaskedCache(Cache):
         more = self._shifted and rows < count
         if self._shifted and not self._has_left_neighbours(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
-        wider = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
+        added = None
+        if window.features is not None:
+            if self._given is None:
+                raise ContractError("this model reads no logits of an earlier pass; take one that meets LAST_LOGITS")
+            added = self._given.new_zeros(count, self._given.shape[1])
+            added[count - rows :] = window.features.to(self._given.dtype).softmax(-1) @ self._given
+        wider = Window(window.tokens, window.positions, window.base, window.sees, rows + more, features=added)
         logits = self._slots.extend(wider).logits.clone()
         if self._shifted and rows:
             logits = logits[:-1] if more else torch.cat([logits[:1], logits[:-1]])
-        logits[:, self._mask] = float("-inf")
+        if self._mask is not None:
+            logits[:, self._mask] = float("-inf")
         return Rows(logits)
 
     def _has_left_neighbours(self, window: Window) -> bool:

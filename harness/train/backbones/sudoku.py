@@ -1,8 +1,9 @@
-"""A masked diffusion model that answers 4x4 sudokus, and its autoregressive twin of the same puzzles and size.
+"""Diffusion models that answer 4x4 sudokus, of masks or uniform noise, and their autoregressive twin of equal size.
 
 Source: Nie et al. 2025, arXiv:2502.09992 (LLaDA), eq. 5 and Algorithm 2: only the answer of a puzzle is masked.
 Schedules and weight: Abulkhanov et al., Cross-Regression, section 3, whose alpha' / (1 - alpha) is printed without the
-minus that it needs.
+minus that it needs. Uniform noise: as DiffusionGemma's; self-conditioning: Chen et al. 2022,
+arXiv:2208.04202, section 3.2.
 Symbols: alpha(t) probability that a token is not masked at time t, B puzzles of a step, L cells of an answer, V ids.
 """
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stridebench.harness.backbones.text.masked import BLOCK, LLADA, PLAIN
+from stridebench.harness.backbones.text.masked import BLOCK, CONDITIONING, LLADA, PLAIN
 from stridebench.harness.kernels import int8
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import sudoku
@@ -186,9 +187,97 @@ class Sudoku(Recipe):
         else:
             tensors = {_published(name): value.bfloat16() for name, value in model.state_dict().items()}
             int8.write_unpacked(folder / "model.safetensors", tensors)
-            (folder / "config.json").write_text(json.dumps(_llada(config), indent=1) + "\n", encoding="utf-8")
+            body = _llada(config) | self._noise()
+            (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=END, mask_token=MASK)
         wrapped.save_pretrained(folder)
+
+    def _noise(self) -> dict[str, object]:
+        """Return the fields of config.json that say what noise the model knows."""
+        return {"mask_token_id": IDS.index(MASK)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformSudoku(Sudoku):
+    """Train to restore answers in which each cell is, with probability t, any id: no id marks the noise.
+
+    The puzzle is one block of positions and the answer the next, which sees both; the puzzle does not see the answer.
+
+    Args:
+        conditioned: share of the answers that are read with the model's logits of a first reading.
+    """
+
+    schedule: Schedule | None = "linear"
+    batch: int = 32
+    steps: int = 1200
+    hours: float = 0.4
+    conditioned: float = 0.5
+
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
+        model = super().build(requirements)
+        model.add_module(CONDITIONING, nn.Linear(self.width, self.width, bias=False))
+        return model
+
+    def nats(self, model: nn.Module, ids: Int[Tensor, "B N"], random: np.random.Generator) -> Float[Tensor, " B"]:
+        """Nats a cell of the answers behind noise of evenly spaced times from one random start."""
+        t = (torch.arange(len(ids)) / len(ids) + random.random()) % 1
+        return self._nats_at(model, ids, t, random, torch.from_numpy(random.random(len(ids))) < self.conditioned)
+
+    def _nats_at(
+        self,
+        model: nn.Module,
+        ids: Int[Tensor, "B N"],
+        t: Float[Tensor, " B"],
+        random: np.random.Generator,
+        conditioned: Bool[Tensor, " B"],
+    ) -> Float[Tensor, " B"]:
+        noisy, answer = ids.clone(), ids[:, PROMPT:]
+        drawn = torch.from_numpy(random.random(answer.shape)) < t[:, None]
+        noisy[:, PROMPT:][drawn] = torch.from_numpy(random.integers(len(IDS), size=answer.shape))[drawn]
+        given = torch.zeros(*answer.shape, len(IDS))
+        if conditioned.any():
+            with torch.no_grad():
+                read = self.restored(model, noisy[conditioned], given[conditioned])
+            given[conditioned] = read.softmax(-1)
+        return _nats(self.restored(model, noisy, given), answer).mean(1)
+
+    def restored(
+        self, model: nn.Module, ids: Int[Tensor, "B N"], given: Float[Tensor, "B L V"]
+    ) -> Float[Tensor, "B L V"]:
+        """Return the logits of the answer's cells; ``given``: their probabilities by an earlier reading, or zeros."""
+        parts: Any = model
+        block = torch.arange(ids.shape[1]) // PROMPT
+        unseen = torch.zeros(1, 1, *2 * ids.shape[1:]).masked_fill(block[:, None] < block, -torch.inf)
+        with autocast(model.training):
+            table = parts.model.embed_tokens
+            states = table(ids)
+            added = parts.self_conditioning(given @ table.weight)
+            states = torch.cat([states[:, :PROMPT], states[:, PROMPT:] + added], 1)
+            logits: Tensor = model(inputs_embeds=states, attention_mask=unseen, use_cache=False).logits
+        return logits[:, PROMPT:].float()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Figures on held-out puzzles, with all cells noise or half of them.
+
+        - ``nats_all``, ``nats_half``: a cell, without self-conditioning; ``nats_half_conditioned``: with it.
+        - ``solved_at_once``: share of puzzles that the most probable cells of one pass solve.
+        """
+        random = np.random.default_rng(0)
+        ids = rows(random, CHECKED, held_out=True)
+        no, yes = torch.zeros(len(ids), dtype=torch.bool), torch.ones(len(ids), dtype=torch.bool)
+        half, whole = torch.full((len(ids),), 0.5), torch.ones(len(ids))
+        noise = ids.clone()
+        noise[:, PROMPT:] = torch.from_numpy(random.integers(len(IDS), size=ids[:, PROMPT:].shape))
+        blind = torch.zeros(len(ids), sudoku.CELLS, len(IDS))
+        return {
+            "nats_all": float(self._nats_at(model, ids, whole, random, no).mean()),
+            "nats_half": float(self._nats_at(model, ids, half, np.random.default_rng(1), no).mean()),
+            "nats_half_conditioned": float(self._nats_at(model, ids, half, np.random.default_rng(1), yes).mean()),
+            "solved_at_once": solved(ids, self.restored(model, noise, blind).argmax(-1)),
+        }
+
+    def _noise(self) -> dict[str, object]:
+        return {"mask_token_id": None, "block_size": PROMPT, "self_conditioning": True}
 
 
 def rows(random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor, "B N"]:
@@ -229,6 +318,8 @@ def _published(name: str) -> str:
     """A tensor's name in LLaDA's checkpoint."""
     stems, blocks = ({own: name for name, own in names.items()} for names in (LLADA, BLOCK))
     stem, _, kind = name.rpartition(".")
+    if stem == CONDITIONING:
+        return name
     if stem in stems:
         return f"{stems[stem]}.{kind}"
     _, _, index, layer = stem.split(".", 3)
@@ -251,7 +342,6 @@ def _llada(config: Any) -> dict[str, object]:
         "max_sequence_length": config.max_position_embeddings,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_parameters["rope_theta"],
-        "mask_token_id": IDS.index(MASK),
         "eos_token_id": IDS.index(END),
     }
 
@@ -265,3 +355,6 @@ RECIPES.register("sudoku-masked-log-linear")(
     Sudoku(schedule="log_linear", summary=f"masked diffusion model {_SIZE}, log-linear noise")
 )
 RECIPES.register("sudoku-ar")(Sudoku(schedule=None, summary=f"autoregressive model {_SIZE}"))
+RECIPES.register("sudoku-uniform")(
+    UniformSudoku(summary=f"diffusion model of uniform noise with self-conditioning {_SIZE}")
+)

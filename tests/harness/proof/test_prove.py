@@ -497,6 +497,7 @@ UNMEASURED = {
     *(f"masked_diffusion steps={steps}" for steps in (16, 128, 256, 1024)),
     *(f"masked_diffusion order=random steps={steps}" for steps in (4, 8, 16)),
     *(f"masked_diffusion order=origin steps={steps}" for steps in (8, 16)),
+    *(f"uniform_diffusion{setting}" for setting in ("", " steps=16", " bound=0", " bound=0.5", " bound=2")),
     *(f"multi_head levels={levels}" for levels in (5, 6)),
     *(f"multi_head heads=xspecmesh-cross-lora levels={levels}" for levels in (5, 6)),
     *(
