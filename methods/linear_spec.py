@@ -29,7 +29,7 @@ from stridebench.methods.drafters.blocks import (
     masks_left,
     read_masks,
 )
-from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE, STOP_WITH_TOKEN_RESIDUAL
+from stridebench.methods.verifiers.block import CHAIN_VERIFIERS, RATIO_CAPPED_ONCE
 from stridebench.methods.verifiers.rejection import CORRECTION_FROM_TARGET
 
 VERIFIED_BOTH_WAYS = Mutant(
@@ -74,7 +74,6 @@ class LinearSpec(Method[None]):
         SEVERAL_PASSES_DRAWN,
         CORRECTION_FROM_TARGET,
         RATIO_CAPPED_ONCE,
-        STOP_WITH_TOKEN_RESIDUAL,
     )
 
     def __post_init__(self) -> None:
