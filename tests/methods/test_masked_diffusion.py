@@ -204,15 +204,15 @@ class TestOutputDistribution:
         [
             (
                 "stridebench.harness.core.canvas:Canvas.read",
-                '(sees == "all")',
-                '(places < self.end - 1) * (sees == "all")',
+                "order <= order[cached:, None]",
+                "(order <= order[cached:, None]) & (places < self.end - 1)",
                 "random",
             ),
             ("stridebench.harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
             (
                 "stridebench.methods.masked_diffusion:MaskedDiffusion._read",
-                "tokens.get(i, mask)",
-                "mask",
+                "placed[i] for i in seen",
+                "mask for i in seen",
                 "random",
             ),
             (
@@ -567,7 +567,7 @@ class TestBadInput:
 
     def test_a_toy_with_fewer_than_three_ids_is_refused(self) -> None:
         with pytest.raises(
-            UsageError, match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, of 3 ids"
+            UsageError, match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, block, noise, of 3"
         ):
             MaskedTabular("masked_tabular", {"vocabulary": 2})
 
