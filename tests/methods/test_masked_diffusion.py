@@ -204,15 +204,15 @@ class TestOutputDistribution:
         [
             (
                 "stridebench.harness.core.canvas:Canvas.read",
-                '(sees == "all")',
-                '(places < self.end - 1) * (sees == "all")',
+                "order <= order[cached:, None]",
+                "(order <= order[cached:, None]) & (places < self.end - 1)",
                 "random",
             ),
             ("stridebench.harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
             (
                 "stridebench.methods.masked_diffusion:MaskedDiffusion._read",
-                "tokens.get(i, mask)",
-                "mask",
+                "placed[i] for i in seen",
+                "mask for i in seen",
                 "random",
             ),
             (

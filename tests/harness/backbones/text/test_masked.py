@@ -289,5 +289,5 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(WeightsError, match=f"no \\*.safetensors in {folder}; fetch the whole folder"):
         load(folder)
-    with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat"):
+    with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat, noise"):
         load(folder, forward="fused")
