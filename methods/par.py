@@ -62,7 +62,7 @@ class PAR(Method[list[list[int]]]):
     def claim(self) -> Claim:
         return Claim.SAME_LAW if self.regions == 1 else Claim.APPROXIMATE
 
-    def order(self, grid: Grid) -> Sequence[int]:
+    def cell_order(self, grid: Grid) -> Sequence[int]:
         return [cell for group in self.cells(grid) for cell in group]
 
     def cells(self, grid: Grid) -> list[list[int]]:

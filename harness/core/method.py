@@ -90,7 +90,7 @@ class Method(ABC, Generic[S]):
         """Return the requirements of the backbone; a class attribute if they are always the same."""
         return frozenset()
 
-    def order(self, grid: Grid) -> Sequence[int]:
+    def cell_order(self, grid: Grid) -> Sequence[int]:
         """Return the cells of a picture, by raster index, in the order in which an order-free target is decoded.
 
         The target's distribution is then the chain rule in that order, one cell a pass. Other targets are raster.

@@ -9,7 +9,8 @@ from typing import Any
 
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.capabilities import UNORDERED, Requirement
+from stridebench.harness.core import capabilities
+from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.method import Method
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError
@@ -192,7 +193,7 @@ GRID_BATCH_CASES = (
 
 def batch_cases_of(method: Method[Any]) -> tuple[Case, ...]:
     """Return the cases that the proof of a run in batches needs in addition; none of masked and order-free models."""
-    if UNORDERED & method.requirements:
+    if capabilities.UNORDERED & method.requirements:
         return ()
     return GRID_BATCH_CASES if Requirement.GRID in method.requirements else BATCH_CASES
 
@@ -264,7 +265,7 @@ def order_of(method: Method[Any], case: Case) -> tuple[int, ...]:
     grid = case.backbone().capabilities.grid
     if grid is None or Requirement.QUERIES not in method.requirements:
         return ()
-    order = tuple(method.order(grid))
+    order = tuple(method.cell_order(grid))
     if sorted(order) != list(range(grid.length)):
         raise ContractError(
             f"{type(method).__name__}.order gives the cells {order!r:.200}; give each of {grid.length} once"

@@ -45,7 +45,7 @@ class TestGroups:
         "method", [LPD(SHEET), LPD(), LPD("2,5", repulsion=2, order_seed=3), PAR(1), PAR(2), PAR(4)]
     )
     def test_every_cell_is_in_one_group(self, method: LPD | PAR) -> None:
-        assert sorted(method.order(PICTURE)) == list(range(64))
+        assert sorted(method.cell_order(PICTURE)) == list(range(64))
 
     def test_lpd_takes_the_sizes_in_their_order_and_repeats_the_last(self) -> None:
         sizes = [len(group) for group in LPD(SHEET).cells(PICTURE)]
@@ -81,7 +81,7 @@ class TestGroups:
             assert len(PAR(regions).cells(PICTURE)) == regions**2 + 64 // regions**2 - 1
 
     def test_one_region_is_raster_order(self) -> None:
-        assert list(PAR(1).order(PICTURE)) == list(range(64))
+        assert list(PAR(1).cell_order(PICTURE)) == list(range(64))
 
 
 class TestPasses:
