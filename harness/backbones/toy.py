@@ -313,7 +313,8 @@ class TabularCache(HashCache):
                 marks = [True] * window.base + sees[n]
                 visible = [at for at in range(old + n) if marks[at]]
                 attended, parent = [self.entries[at] for at in visible], visible[-1] if visible else -1
-                attended += [mix(*ahead[at], 0) for at in range(n + 1, len(ahead)) if marks[old + at]]
+                own = marks[len(marks) - len(ahead) :]
+                attended += [mix(*ahead[at], 0) for at in range(n + 1, len(ahead)) if own[at]]
             entry = mix(token, position, (sum(attended) + leaf) & MASK)
             self.entries.append(shared[n] if n < len(shared) else entry)
             before = self.read[parent][1] if parent >= 0 else 0

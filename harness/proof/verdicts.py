@@ -8,7 +8,7 @@ from typing import Any
 
 from stridebench.harness.core.backbone import Backbone, EncodedPrompt
 from stridebench.harness.core.batch import Batch, Slot
-from stridebench.harness.core.capabilities import UNORDERED
+from stridebench.harness.core.capabilities import UNORDERED, Requirement
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method
@@ -81,7 +81,7 @@ class Verdicts:
             return _NOTHING_TIMED
         batched = cell.batch > 1 and cell.method.claim is Claim.SAME_LAW
         verdict = _NO_VERDICT.merged(self._enumerated(cell.method, batched))
-        if not cell.method.claim.lossless or UNORDERED & cell.method.requirements:
+        if not cell.method.claim.lossless or Requirement.QUERIES in cell.method.requirements:
             return verdict
         if verdict.word != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
             verdict = verdict.merged(self._greedy_verdict(cell, verdict))

@@ -178,8 +178,8 @@ class TestOutputDistribution:
         [
             (
                 "stridebench.harness.core.canvas:Canvas.read",
-                "places <= places[cached:, None]",
-                "places + 0 * places[cached:, None] >= 0",
+                "order <= order[cached:, None]",
+                "order + 0 * order[cached:, None] >= 0",
                 ZipAR(1),
                 PLAIN,
             ),

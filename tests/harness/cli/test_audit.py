@@ -177,7 +177,7 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--tokens", "FILE", *SERVED, "--margin", "nan"), "margin is nan"),
         (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
         (("--tokens", "FILE", *SERVED, "--dtype", "int8"), "there is no dtype 'int8'"),
-        (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked model"),
+        (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked or an order-free model"),
         (("--tokens", "BAD", *SERVED), "outside the vocabulary of 3"),
         (("--tokens", "FILE", *SERVED, "--device", "nowhere"), "--device nowhere"),
         (("RUN", "--device", "nowhere"), "--device nowhere"),

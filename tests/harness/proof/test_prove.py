@@ -40,7 +40,6 @@ from stridebench.harness.proof.catalogue import Piece, compute
 from stridebench.harness.proof.distance import (
     QUICK,
     distance,
-    diverge,
     method_law,
     reference_law,
     reference_of,
@@ -51,6 +50,7 @@ from stridebench.harness.proof.enumerate import Law
 from stridebench.harness.proof.mutants import CAUGHT, TARGET_MUTANTS, TriedMutant, injected, mutants_of, try_one
 from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
 from stridebench.harness.proof.verdicts import OUTPUTS
+from stridebench.harness.record.metrics import diverge
 from stridebench.harness.registry import METHODS, TASKS
 from tests.support.one_by_one import OneByOne, RankedChoice, register
 
