@@ -268,6 +268,6 @@ def order_of(method: Method[Any], case: Case) -> tuple[int, ...]:
     order = tuple(method.cell_order(grid))
     if sorted(order) != list(range(grid.length)):
         raise ContractError(
-            f"{type(method).__name__}.order gives the cells {order!r:.200}; give each of {grid.length} once"
+            f"{type(method).__name__}.cell_order gives the cells {order!r:.200}; give each of {grid.length} once"
         )
     return order
