@@ -110,7 +110,8 @@ def prune_runs(folder: Path, keep: int, yes: bool, as_json: bool) -> None:
     if as_json:
         emit({"deleted": [str(run.path) for run in deleted], "bytes": freed, "kept": len(runs) - len(deleted)})
     else:
-        say(f"deleted {number_of(len(deleted), 'run')}, {size_words(freed)} freed; {len(runs) - len(deleted)} are kept")
+        kept = number_of(len(runs) - len(deleted), "run")
+        say(f"deleted {number_of(len(deleted), 'run')} and kept {kept}; {size_words(freed)} freed")
 
 
 def _confirm(what: str, yes: bool) -> None:

@@ -61,7 +61,7 @@ def test_pruning_keeps_the_newest_runs_and_what_is_none(runs: Path) -> None:
     freed = sum(run.bytes for run in run_folders(runs)[1:])
     done = stride("list", "runs", runs, "--prune", "--keep", 1, "--yes")
     assert done.code == 0 and names(runs) == ["night-3", "notes"]
-    assert done.out == f"deleted 2 runs, {size_words(freed)} freed; 1 are kept\n"
+    assert done.out == f"deleted 2 runs and kept 1 run; {size_words(freed)} freed\n"
     assert "night-2" in done.err and "night-3" not in done.err
     document = stride("list", "runs", runs, "--prune", "--keep", 5, "--json").document
     assert document == {"deleted": [], "bytes": 0, "kept": 1}
