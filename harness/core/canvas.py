@@ -172,8 +172,8 @@ class Canvas:
             visible = filled | ~filled[cached:, None]
         causal = (sees == "before" or count == 1) and visible.equal(torch.ones_like(visible).tril_(cached))
         mask = None if causal else visible.to(self.device)
-        wanted = count if rows is None else rows
-        window = Window(tokens, places[cached:].to(self.device), self._base, mask, wanted, features=given)
+        rows_read = count if rows is None else rows
+        window = Window(tokens, places[cached:].to(self.device), self._base, mask, rows_read, features=given)
         logits = self._cache.extend(window).logits
         self._stopwatch.add(self._kind, begin, logits)
         self._at.extend(positions)

@@ -230,10 +230,12 @@ class FixedSlots:
     def shape(self, window: Window) -> CaptureShape | str | None:
         """Return the shape to replay for a window, or a text that says why the plain path takes it, or None.
 
-        The prompt, which is read once, and gated rows, whose net serves one pass, are never captured, without a text.
+        The prompt, which is read once, gated rows, whose net serves one pass, and rows that read an earlier pass are
+        never captured, without a text.
         """
         count = len(window.tokens)
-        if not window.rows or window.gate is not None or not self.slots.layers[0].is_initialized:
+        beside = window.gate is not None or window.features is not None
+        if not window.rows or beside or not self.slots.layers[0].is_initialized:
             return None
         rows = next((size for size in ROWS if size >= count), None)
         if rows is None:

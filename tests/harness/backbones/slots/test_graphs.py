@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,13 +211,15 @@ def test_windows_have_the_shape_of_the_next_larger_capture(
     assert slots(context, length).shape(window) == (*shape, masked, (1,))
 
 
-def test_prompts_and_gated_windows_have_no_shape_and_large_ones_say_why() -> None:
+def test_prompts_gated_windows_and_those_with_features_have_no_shape_and_large_ones_say_why() -> None:
     def window(count: int, rows: int, gate: Tensor | None = None) -> Window:
         return Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 0, None, rows, gate=gate)
 
     fixed = slots(200, 5)
     assert fixed.shape(window(3, 0)) is slots(200, 0).shape(window(3, 1)) is None
     assert fixed.shape(window(3, 1, torch.ones(3, dtype=torch.bool))) is None
+    reading = replace(window(3, 3), features=torch.zeros(3, 4))
+    assert fixed.shape(reading) is None, "a captured pass would leave the earlier logits out"
     assert fixed.shape(window(65, 65)) == "a window of 65 rows exceeds the largest captured one of 64"
 
 
