@@ -36,7 +36,7 @@ LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
 BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
 """Orders that depend on the token drawn, so that one is drawn at every masked position."""
-Reuse = Literal["none", "prefix", "dual"]
+Reuse = Literal["none", "prefix", "dual", "blocks"]
 EPSILON = 1e-3
 """The time at which Dream's schedule ends."""
 
@@ -90,6 +90,12 @@ def _without(logits: Float[Tensor, "M V"], ids: frozenset[int]) -> Float[Tensor,
     return logits.index_fill(1, index, float("-inf"))
 
 
+MASKS_REUSED = Mutant(
+    f"{__name__}:MaskedDiffusion._read",
+    'if self.cache == "blocks":',
+    'if self.cache == "blocks" and not canvas.passes:',
+    "cache blocks: a full block keeps the entries of its last pass, in which some positions were masks",
+)
 FIRST_TOKEN_GREEDY = Mutant(
     f"{__name__}:MaskedDiffusion._by_rule",
     'x = run.draws.categorical(p, "draft")',
@@ -109,7 +115,7 @@ class CanvasProgress:
     """How far the canvas is.
 
     Args:
-        done: passes so far.
+        done: passes so far, of the block if the model has blocks.
         cached: where the block begins whose first pass wrote the entries that later passes reuse; -1: none was read.
     """
 
@@ -126,7 +132,8 @@ class MaskedDiffusion(Method[CanvasProgress]):
         order: which positions. LLaDA's fill L / S a step: ``low_confidence``, the tokens of largest probability;
             ``random``. Dream's fill 1 - s/t of those masked: ``origin``, each with that probability;
             ``maskgit_plus``, ``topk_margin``, ``entropy``, the most confident by probability, margin or entropy.
-        steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts.
+        steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts. A
+            step fills no more than is left of a model's block.
         block: b; blocks are filled from left to right (LLaDA); 0: the whole canvas is one block.
         alg_temp: temperature of Dream's choice of positions; 0: the most confident.
         logits_eos_inf: the end of text has no probability, as LLaDA's authors set it for HumanEval.
@@ -143,6 +150,8 @@ class MaskedDiffusion(Method[CanvasProgress]):
         cache: what a pass reuses from the first pass of its block. ``prefix``: the entries before the block;
             ``dual``: those behind it too. A later pass reads the token before the block (a model with shifted rows
             needs it) and what is not reused. Approximate, since all entries of these models see the whole canvas.
+            ``blocks``: of a model whose entries see their block and earlier ones (SDAR, Fast-dLLM v2), those of the
+            earlier ones, which one more pass writes when a block is full. Nothing else changes.
     """
 
     order: Order = "low_confidence"
@@ -160,7 +169,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
     requirements = frozenset({Requirement.BIDIRECTIONAL})
     source = "arXiv:2502.09992; arXiv:2508.15487"
     exact_at = "one token a step: steps = 0 without a rule, static:1, factor:0, or threshold above 1"
-    mutants = (FAILED_ONE_FILLED_TOO, FIRST_TOKEN_GREEDY, EDITED_BY_ANY_TOKEN)
+    mutants = (FAILED_ONE_FILLED_TOO, FIRST_TOKEN_GREEDY, EDITED_BY_ANY_TOKEN, MASKS_REUSED)
 
     def __post_init__(self) -> None:
         if min(self.steps, self.block, self.alg_temp, self.cfg_scale) < 0:
@@ -209,7 +218,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
             or (name == "threshold" and bound > 1)
             or (name == "joint" and bound > 1 and self.edit == 1)
         )
-        compared = self.cache == "none" and self.reference == MaskedDiffusion()
+        compared = self.cache in ("none", "blocks") and self.reference == MaskedDiffusion()
         return Claim.SAME_LAW if one_token and compared else Claim.APPROXIMATE
 
     @property
@@ -233,10 +242,12 @@ class MaskedDiffusion(Method[CanvasProgress]):
         if self.rule.startswith("joint"):
             return self._stable_block(run, state, block)
         positions = [i for i in block if i not in canvas.tokens]
+        if canvas.capabilities.block and state.cached != block.start:
+            state.done = 0  # each block of the model has the whole of Dream's schedule
         while True:
             count = self._count(len(positions), state.done, canvas.end - canvas.start)
             logits = self._read(run, state, block, positions, canvas.tokens)
-            chosen = self._chosen(run, logits, count)
+            chosen = self._chosen(run, logits, min(count, len(positions)))
             if len(chosen.tokens):
                 return replace(chosen, positions=torch.tensor(positions, device=canvas.device)[chosen.positions])
 
@@ -280,10 +291,13 @@ class MaskedDiffusion(Method[CanvasProgress]):
     ) -> Float[Tensor, "M V"]:
         """Return the logits of these positions of a block, from a pass over all that is not reused."""
         canvas, mask = run.canvas, run.capabilities.mask
-        reused = self.cache != "none" and state.cached == block.start
+        reused = self.cache in ("prefix", "dual") and state.cached == block.start
         state.done, state.cached = state.done + 1, block.start
+        if self.cache == "blocks":
+            canvas.read_earlier()
+        first = canvas.block.start if self.cache == "blocks" else block.start - 1 if reused else 0
         hides = canvas.capabilities.block > 0 or (reused and self.cache == "dual")
-        seen = range(block.start - 1 if reused else 0, block.stop if hides else canvas.end)
+        seen = range(first, block.stop if hides else canvas.end)
         holes = [i for i in seen if i not in tokens]
         fill = [mask] * len(holes)
         if mask is None:  # the model knows uniform noise, so any id may stand there
@@ -360,7 +374,8 @@ class MaskedDiffusion(Method[CanvasProgress]):
             cls("entropy", rule="entropy:1"),
             cls(rule="static:2"),
             cls(block=2, rule="joint:0.6", edit=0.5),
-            *(cls(rule="threshold:0.6", block=2, cache=cache) for cache in ("prefix", "dual")),
+            *(cls(rule="threshold:0.6", block=2, cache=cache) for cache in get_args(Reuse)[1:]),
             *(cls(rule=rule) for rule in ("static:1", "factor:0", "threshold:1.1")),
             cls(rule="joint:1.1", edit=1.0),
+            cls(rule="static:1", cache="blocks"),
         )

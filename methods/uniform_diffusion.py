@@ -69,20 +69,9 @@ COOLED_BACKWARDS = Mutant(
 )
 
 
-@dataclass
-class CanvasHistory:
-    """What the canvases left behind.
-
-    Args:
-        read: positions whose final tokens were read, so that later canvases see them.
-    """
-
-    read: int = 0
-
-
 @METHODS.register("uniform_diffusion")
 @dataclass(frozen=True)
-class UniformDiffusion(Method[CanvasHistory]):
+class UniformDiffusion(Method[None]):
     """Restore a canvas of random ids in at most S passes; positions of least entropy keep their tokens for the next.
 
     A canvas is a block of the model, which reads all earlier text once before it: that pass counts too.
@@ -115,21 +104,11 @@ class UniformDiffusion(Method[CanvasHistory]):
                 f"cold {self.cold:g} above 0, bound {self.bound:g} and sure {self.sure:g} 0 or more"
             )
 
-    def start(self, run: Run) -> CanvasHistory:
-        state = CanvasHistory()
-        self._read_before(run, state)
-        return state
+    def start(self, run: Run) -> None:
+        run.canvas.read_earlier()
 
-    def _read_before(self, run: Run, state: CanvasHistory) -> None:
-        """Read the text before the canvas, as far as only noise was read there."""
-        canvas, begin = run.canvas, run.canvas.block.start
-        if state.read < begin:
-            places = range(state.read, begin)
-            canvas.read(torch.tensor([canvas.tokens[i] for i in places], device=canvas.device), places, "all", rows=0)
-            state.read = begin
-
-    def step(self, run: Run, state: CanvasHistory) -> Fill:
-        self._read_before(run, state)
+    def step(self, run: Run, state: None) -> Fill:
+        run.canvas.read_earlier()
         canvas, block = run.canvas, run.canvas.block
         prompt = [canvas.tokens[i] for i in block if i in canvas.tokens]  # its last tokens may stand in the first block
         size, vocabulary = len(block) - len(prompt), run.capabilities.vocabulary

@@ -93,6 +93,7 @@ class Canvas:
         self._ready = False
         self._at: list[int] = []
         self._queried: frozenset[int] = frozenset()
+        self._settled = 0
         self.history: list[Read | Filled] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Canvas:
@@ -126,6 +127,17 @@ class Canvas:
         first = next(place for place in range(self.start, self.end) if place not in self.tokens)
         size = self.capabilities.block or self.end
         return range(first - first % size, min(self.end, first - first % size + size))
+
+    def read_earlier(self) -> None:
+        """Read the text before the block once more, in one pass, as far as that was not done since it was filled.
+
+        Until then the entries there are of placeholders. With `Capabilities.block` no later pass needs to read it.
+        """
+        begin = self.block.start
+        if self._settled < begin:
+            places = range(self._settled, begin)
+            self.read(torch.tensor([self.tokens[i] for i in places], device=self.device), places, "all", rows=0)
+            self._settled = begin
 
     def read(
         self,

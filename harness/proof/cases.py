@@ -35,6 +35,7 @@ class Case:
     Args:
         masked: a masked model, whose last id is the mask; with a grid, an order-free one, whose queries it is.
         noise: that of a masked model; "uniform" if it has no mask.
+        block: positions of the blocks of a masked model; 0: it has none.
         batch: rows decoded in lock step, one of which is enumerated.
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
@@ -59,15 +60,16 @@ class Case:
     guidance: float = 1.0
     state: str = ""
     noise: str = "mask"
+    block: int = 0
 
     def backbone(self) -> Tabular | MaskedTabular:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
-        name = presets_names()[self.seed % len(presets_names())]
+        preset = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            sizes = {"vocabulary": self.vocabulary, "seed": self.seed, "grid": self.grid, "noise": self.noise}
-            return MaskedTabular(name, {**sizes, "block": len(self.prompt)} if self.noise == "uniform" else sizes)
+            names = ("vocabulary", "seed", "grid", "noise", "block")
+            return MaskedTabular(preset, {key: getattr(self, key) for key in names})
         names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
-        return Tabular(name, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
+        return Tabular(preset, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
     @property
     def outputs(self) -> int:
@@ -90,6 +92,7 @@ class Case:
         parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
         parts += [f"batch={self.batch}{' jointly' if self.joint else ''}"] if self.batch > 1 else []
         parts += ["masked" if self.noise == "mask" else f"{self.noise} noise"] if self.masked else []
+        parts += [f"block={self.block}"] if self.block else []
         parts += [f"sharpness={self.sharpness:g}"] if self.sharpness != 1 else []
         parts += [f"guidance={self.guidance:g}"] if self.guidance != 1 else []
         parts += [self.state] if self.state else []
@@ -164,14 +167,18 @@ MASKED_CASES = (
     Case(3, 4, 32, Sampling(0.0), masked=True),
     Case(3, 4, 33, Sampling(0.5), prompt=(0, 1), masked=True),
     Case(4, 4, 34, Sampling(1.0, top_p=0.8), masked=True),
+    Case(3, 4, 39, Sampling(1.0), masked=True, block=2),
 )
-"""Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
+"""Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide.
+
+Entries of the last one see their block and earlier ones; its first block begins in the prompt.
+"""
 
 UNIFORM_CASES = (
-    Case(2, 2, 71, Sampling(1.0), masked=True, noise="uniform"),
-    Case(2, 3, 72, Sampling(0.0), masked=True, noise="uniform"),
-    Case(3, 1, 73, Sampling(1.0), prompt=(0, 2, 1), masked=True, noise="uniform"),
-    Case(3, 2, 74, Sampling(0.5), prompt=(1,), masked=True, noise="uniform"),
+    Case(2, 2, 71, Sampling(1.0), masked=True, noise="uniform", block=3),
+    Case(2, 3, 72, Sampling(0.0), masked=True, noise="uniform", block=3),
+    Case(3, 1, 73, Sampling(1.0), prompt=(0, 2, 1), masked=True, noise="uniform", block=3),
+    Case(3, 2, 74, Sampling(0.5), prompt=(1,), masked=True, noise="uniform", block=1),
 )
 """Of uniform noise, in blocks as long as the prompt; the output of the last one is two blocks."""
 

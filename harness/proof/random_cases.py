@@ -89,7 +89,7 @@ def random_case(method: Method[Any], seed: int, index: int) -> Case:
     if Requirement.BIDIRECTIONAL in method.requirements:
         return _masked(rng, "uniform" if Requirement.LAST_LOGITS in method.requirements else "mask")
     if Requirement.QUERIES in method.requirements:
-        return replace(_masked(rng, "mask"), grid=((2, 2), (2, 4))[int(rng.integers(2))])
+        return replace(_masked(rng, "mask"), grid=((2, 2), (2, 4))[int(rng.integers(2))], block=0)
     if Requirement.GRID in method.requirements or rng.random() < 0.1:
         return _picture(rng)
     return _text(rng)
@@ -131,7 +131,8 @@ def _masked(rng: np.random.Generator, noise: str) -> Case:
     vocabulary = int(rng.integers(3, 5)) - (noise == "uniform")
     ids = vocabulary - (noise == "mask")
     length, prompt = 4 if noise == "mask" else 2, _prompt(rng, ids)
-    return Case(vocabulary, length, _model(rng), _sampling(rng, ids), prompt=prompt, masked=True, noise=noise)
+    case = Case(vocabulary, length, _model(rng), _sampling(rng, ids), prompt=prompt, masked=True, noise=noise)
+    return replace(case, block=len(prompt) if noise == "uniform" else int(rng.choice([0, 2, 3])))
 
 
 def _prompt(rng: np.random.Generator, tokens: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,10 @@ from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
 from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.masked import LLADA_SIZES, PLAIN, llada_name
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import PackageMissing, UsageError
+from stridebench.harness.kernels import int8
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.machine.surroundings import quiet
 from stridebench.harness.plan import presets
@@ -288,11 +290,15 @@ class FinetunedText(nn.Module):
 
     def export(self, folder: Path) -> None:
         """Write the merged model in bf16 as a folder of transformers, with the tokenizer of the base model."""
-        folder.mkdir(parents=True, exist_ok=True)
+        self.export_tokenizer(folder)
         with quiet():
             merged(self.model, self.tuning).to(torch.bfloat16).save_pretrained(folder)
         for path in folder.glob("*.safetensors"):
             path.chmod(0o644)  # safetensors writes for the owner alone, and a package is for all
+
+    def export_tokenizer(self, folder: Path) -> None:
+        """Copy the files of the base model's tokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
         for name in TOKENIZER:
             if self._folder is not None and (self._folder / name).is_file():
                 shutil.copyfile(self._folder / name, folder / name)
@@ -308,3 +314,36 @@ def _pass(
 ) -> TextPass:
     out = model(input_ids=tokens, position_ids=places, attention_mask=mask, use_cache=False, output_hidden_states=True)
     return TextPass(out.hidden_states[-1], out.logits)
+
+
+def save_llada(model: nn.Module, folder: Path, eos: int, fields: Mapping[str, object], bits: int = 16) -> None:
+    """Write a Llama in the layout of LLaDA's checkpoint; in 8 bits its matrices are read back from what is stored.
+
+    Args:
+        fields: more of config.json, such as mask_token_id.
+        bits: 16 (bf16) or 8.
+    """
+    config: Any = model.config
+    file = folder / "model.safetensors"
+    names = {key: llada_name(key) for key in model.state_dict()}
+    tensors = {names[key]: value.detach() for key, value in model.state_dict().items()}
+    if bits == 8:
+        int8.write(file, tensors)
+        stored = int8.read(file)
+        model.load_state_dict({key: stored[name] for key, name in names.items()})
+    else:
+        int8.write_unpacked(file, {name: value.bfloat16() for name, value in tensors.items()})
+    body = {
+        "model_type": "llada",
+        "architectures": ["LLaDAModelLM"],
+        **PLAIN,
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.vocab_size,
+        **{published: getattr(config, own) for own, published in LLADA_SIZES.items()},
+        "n_kv_heads": config.num_key_value_heads,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "eos_token_id": eos,
+        **fields,
+    }
+    (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")

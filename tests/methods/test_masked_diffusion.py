@@ -46,7 +46,7 @@ from stridebench.methods.masked_diffusion import (
     unmasked_fraction,
 )
 
-T1, T0, HALF, TOP_P = MASKED_CASES
+T1, T0, HALF, TOP_P, BLOCKS = MASKED_CASES
 Ids = tuple[int, ...]
 
 
@@ -190,6 +190,7 @@ class TestOutputDistribution:
             "factor:0",
             "threshold:1.1",
             "joint:1.1 edit=1",
+            "static:1 cache=blocks",
         ]
         for other in (MaskedDiffusion(), MaskedDiffusion(rule="static:1", block=2), MaskedDiffusion(rule="joint:1.1")):
             assert other.claim is Claim.APPROXIMATE
@@ -329,6 +330,14 @@ class TestEdits:
 
 
 class TestCaches:
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("case", [BLOCKS, T1, replace(BLOCKS, block=3, prompt=(0,))], ids=str)
+    @pytest.mark.parametrize("rule", ["threshold:0.6", "factor:1.5", "static:2", "joint:0.6"])
+    def test_entries_of_full_blocks_change_nothing_on_a_model_of_blocks(self, rule: str, case: Case) -> None:
+        """A model without blocks has one, which is never full, so that nothing is reused."""
+        laws = [method_law(MaskedDiffusion(rule=rule, cache=cache), case) for cache in ("none", "blocks")]
+        assert total_variation(*laws) < 1e-12 and len(laws[0]) > 1
+
     @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
     @pytest.mark.parametrize("seed", range(3))
     def test_a_later_pass_of_a_block_attends_to_the_entries_of_the_first(self, cache: str, seed: int) -> None:

@@ -1,10 +1,10 @@
-"""Masked diffusion models: LLaDA and Dream, read into decoders of transformers of the same architecture.
+"""Masked diffusion models: LLaDA, Dream and SDAR, read into decoders of transformers of the same architecture.
 
 A config.json of LLaDA's may also have block_size (`Capabilities.block`), and self_conditioning with a mask_token_id of
 null: a model of uniform noise, as `stride train backbone sudoku-uniform` makes.
 
 A row gives the distribution of its position and attends to both sides. LLaDA is Llama with other names of tensors,
-Dream is Qwen2 with the same names.
+Dream is Qwen2 and SDAR is Qwen3 with the same names; SDAR's rows see their block and earlier ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
@@ -27,6 +27,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from stridebench.harness.backbones.base import TYPES, Identity
@@ -39,6 +41,7 @@ from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.kernels import int8
 from stridebench.harness.machine.surroundings import remedy
 from stridebench.harness.registry import BACKBONES
 
@@ -75,8 +78,8 @@ PLAIN = {
     "weight_tying": False,
 }
 """Values that LLaDA's configuration must have, because the decoder computes these only."""
-TURN_END = "<|eot_id|>"
-"""LLaDA's end of a turn, which ends its answers too; its configuration names the end of text alone."""
+TURN_END = {"LLaDA": "<|eot_id|>", "SDAR": "<|im_end|>"}
+"""Ends of a turn, which end answers too; the configurations name the end of text alone."""
 LLADA_SIZES = {
     "hidden_size": "d_model",
     "intermediate_size": "mlp_hidden_size",
@@ -85,6 +88,18 @@ LLADA_SIZES = {
     "max_position_embeddings": "max_sequence_length",
 }
 """Sizes of transformers' configuration, and their names in LLaDA's."""
+DECODERS = {"LLaDA": LlamaForCausalLM, "Dream": Qwen2ForCausalLM, "SDAR": Qwen3ForCausalLM}
+"""Of transformers, by family."""
+
+
+def llada_name(key: str) -> str:
+    """Return LLaDA's name of a tensor of a Llama; `CONDITIONING` has the same in both."""
+    stem, _, kind = key.rpartition(".")
+    if stem == CONDITIONING:
+        return key
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+    names = {own: name for name, own in (BLOCK if layer else LLADA).items()}
+    return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,7 @@ class PublishedCheckpoint:
 
     def name(self, key: str) -> str:
         """Return the decoder's name of a published tensor."""
-        if self.family == "Dream":
+        if self.family != "LLaDA":
             return key
         stem, _, kind = key.rpartition(".")
         block = re.fullmatch(r"model\.transformer\.blocks\.(\d+)\.(\w+)", stem)
@@ -116,16 +131,12 @@ class PublishedCheckpoint:
         return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
 
     def published_name(self, key: str) -> str:
-        if self.family == "Dream":
-            return key
-        stem, _, kind = key.rpartition(".")
-        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-        names = {own: name for name, own in (BLOCK if layer else LLADA).items()}
-        return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
+        """Return the published name of a decoder's tensor."""
+        return llada_name(key) if self.family == "LLaDA" else key
 
     def empty(self) -> Any:
         with torch.device("meta"):
-            model = (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
+            model = DECODERS[self.family](self.config)
             if self.conditioned:
                 width = self.config.hidden_size
                 model.add_module(CONDITIONING, nn.Linear(width, width, bias=False))
@@ -137,9 +148,11 @@ def read_config(name: str, folder: Path) -> PublishedCheckpoint:
     file = folder / "config.json"
     try:
         fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        family = {"llada": _llada, "Dream": _dream}.get(str(fields.get("model_type")))
+        family = {"llada": _llada, "Dream": _dream, "sdar": _sdar}.get(str(fields.get("model_type")))
         if family is None:
-            raise WeightsError(f"{name}: {file} is of model_type {fields.get('model_type')!r}; give llada or Dream")
+            raise WeightsError(
+                f"{name}: {file} is of model_type {fields.get('model_type')!r}; give llada, Dream or sdar"
+            )
         return family(name, file, fields)
     except (OSError, ValueError, AttributeError) as error:
         raise WeightsError(f"{name}: {file} cannot be read ({error}). Fetch the folder again") from error
@@ -158,9 +171,19 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
 
 
 def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
+    return _checkpoint("Dream", Qwen2Config, fields, _qwen_sizes(fields))
+
+
+def _sdar(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
+    if int(fields["block_size"]) < 1:
+        raise ValueError(f"block_size is {fields['block_size']}; an SDAR model has blocks of 1 or more")
+    sizes = {**_qwen_sizes(fields), "head_dim": fields["head_dim"], "attention_bias": fields["attention_bias"]}
+    return _checkpoint("SDAR", Qwen3Config, fields, sizes)
+
+
+def _qwen_sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {name: fields[name] for name in ("vocab_size", "num_key_value_heads", *LLADA_SIZES)}
-    sizes["tie_word_embeddings"] = bool(fields.get("tie_word_embeddings", False))
-    return _checkpoint("Dream", Qwen2Config, fields, sizes)
+    return {**sizes, "tie_word_embeddings": bool(fields.get("tie_word_embeddings", False))}
 
 
 def _checkpoint(family: str, kind: Any, fields: Mapping[str, Any], sizes: Mapping[str, Any]) -> PublishedCheckpoint:
@@ -185,8 +208,7 @@ def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: t
     state: dict[str, Tensor] = {}
     for file in files:
         try:
-            with safe_open(file, framework="pt") as tensors:
-                state |= {published.name(key): tensors.get_tensor(key).to(dtype) for key in tensors.keys()}  # noqa: SIM118
+            state |= {published.name(key): tensor.to(dtype) for key, tensor in int8.read(file).items()}
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{name}: {file} is damaged ({error}). {remedy(file)}") from error
     model = published.empty()
@@ -233,7 +255,8 @@ class MaskedModel(TokenizedAdapter):
         chat.fit(name, template, tokenizer)
         config = published.config
         vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
-        turn_ends = frozenset({vocabulary[TURN_END]} if TURN_END in vocabulary else ())
+        turn_end = vocabulary.get(TURN_END.get(published.family))
+        turn_ends = frozenset(() if turn_end is None else (turn_end,))
         capabilities = Capabilities(
             config.vocab_size,
             config.max_position_embeddings,
@@ -265,14 +288,14 @@ class MaskedModel(TokenizedAdapter):
 
 
 def _tokenizer(folder: Path, family: str) -> Any:
-    """Return the folder's tokenizer. Dream's is Qwen2's under another name, whose code is not run.
+    """Return the folder's tokenizer. Dream's is Qwen2's under another name, whose code is not run; SDAR's is Qwen2's.
 
-    LLaDA's is read by its class, because the automatic class reads config.json first and warns of an unknown model.
+    They are read by class, because the automatic class reads config.json first and warns of an unknown model.
     """
     with transformers_models.one_error(folder.name, folder, "lacks a readable tokenizer"):
-        if family == "Dream" and (folder / "vocab.json").is_file():
+        if family != "LLaDA" and (folder / "vocab.json").is_file():
             return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
-        if family == "LLaDA" and (folder / "tokenizer.json").is_file():
+        if (folder / "tokenizer.json").is_file():
             return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return transformers_models.read_tokenizer(folder)
 

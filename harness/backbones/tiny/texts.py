@@ -109,7 +109,7 @@ def causal(published: Mapping[str, Any], folder: Path) -> None:
 
 
 def masked(published: Mapping[str, Any], folder: Path) -> None:
-    """Write LLaDA or Dream under the published names of their tensors."""
+    """Write LLaDA, Dream or SDAR under the published names of their tensors."""
     tokenizer = byte_tokenizer(bos=False, marks=(MASK,), template=OWN)
     shared = {
         "vocab_size": len(tokenizer),
@@ -118,9 +118,13 @@ def masked(published: Mapping[str, Any], folder: Path) -> None:
         "mask_token_id": tokenizer.convert_tokens_to_ids(MASK),
         "eos_token_id": tokenizer.eos_token_id,
     }
-    if "llada" in str(published["source"]["hub"]["id"]).lower():
+    repository = _repository(published)
+    if "llada" in repository:
         config = {"model_type": "llada", "d_model": 32, "mlp_hidden_size": 48, "n_layers": 2, "n_heads": 4, **shared}
         config |= {"max_sequence_length": CONTEXT, "block_type": "llama"}
+    elif "sdar" in repository:
+        config = {"model_type": "sdar", **SIZES, "num_hidden_layers": 2, "head_dim": 8, **shared}
+        config |= {"attention_bias": False, "block_size": 4}
     else:
         config = {"model_type": "Dream", **SIZES, "num_hidden_layers": 2, **shared}
     tokenizer.save_pretrained(folder)

@@ -3,7 +3,8 @@
 Its smaller sibling is a drafter that proposes several tokens in one pass. Source: An et al. 2025, PARD,
 arXiv:2504.18583, sections 3.2 and 3.3. It learns from texts of the target's kind, and never sees the target.
 Its twin with two masks reads a text causally and fills a block of masks behind it. Source: Gat et al. 2025, Set Block
-Decoding, arXiv:2509.04185; Nemotron-Labs-Diffusion, arXiv:2607.05722.
+Decoding, arXiv:2509.04185; Nemotron-Labs-Diffusion, arXiv:2607.05722. Its masked twin sees whole blocks. Source: Cheng
+et al. 2025, SDAR, arXiv:2510.06303.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic.code import programs
-from stridebench.harness.train.finetuning import FinetunedText, Tuning
+from stridebench.harness.train.finetuning import FinetunedText, Tuning, save_llada
 from stridebench.harness.train.recipe import Recipe, save_bf16
 
 END = "<|end|>"
@@ -217,12 +218,12 @@ class BlocksCode(Code):
 
     length: int = 192
     batch: int = 8
-    steps: int = 500
+    steps: int = 2000
     block: int = 8
     whole: float = 0.5
 
     summary = "embedded-code tuned to fill blocks of masks too, for linear_spec and sbd"
-    hours = 0.6
+    hours = 0.65
     rate = 1e-3
     warmup = 20
     fall = 0.8
@@ -273,6 +274,59 @@ class BlocksCode(Code):
         return logits
 
 
+@dataclass(frozen=True)
+class MaskedCode(BlocksCode):
+    """Go on with the training of embedded-code as a masked model of blocks, as SDAR was made of Qwen3.
+
+    Tokens of the text see their block and earlier ones. Beside the text lies each block once more with 1 to B masks,
+    each number as often as another; its rows see the earlier blocks of the text and each other.
+    """
+
+    summary = "embedded-code tuned to fill masks block by block, each block seeing earlier ones"
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        tokens = self._rows(random, self.batch, held_out=False)
+        counts = random.integers(1, self.block + 1, (self.batch, self.length // self.block, 1))
+        return self._nats(model, tokens, counts, random).mean()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Figures on held-out programs, of the weights as they are stored.
+
+        - ``nats``: a token, if those of a block are filled one by one in random order; ``nats_1``, ``nats_B``: a
+          masked token of a block with one mask, and of one with masks alone.
+        - ``nats_base``: a token of embedded-code, which reads from left to right.
+        """
+        assert isinstance(model, FinetunedText)
+        tokens = self._rows(np.random.default_rng(0), 32, held_out=True)
+        size, nats = (len(tokens), self.length // self.block, 1), list[float]()
+        for count in range(1, self.block + 1):
+            random = np.random.default_rng(count)
+            nats.append(float(self._nats(model, tokens, np.full(size, count), random).mean()))
+        base = functional.cross_entropy(model.base(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        ends = {"nats_1": nats[0], f"nats_{self.block}": nats[-1]}
+        return {"nats": sum(nats) / self.block, **ends, "nats_base": float(base)}
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        assert isinstance(model, FinetunedText)
+        model.export_tokenizer(folder)
+        save_llada(model.model, folder, 0, {"mask_token_id": self.mask, "block_size": self.block}, bits=8)
+
+    def _nats(
+        self,
+        model: nn.Module,
+        tokens: Int[Tensor, "B N+1"],
+        counts: Int[np.ndarray, "B K one"],
+        random: np.random.Generator,
+    ) -> Float[Tensor, " M"]:
+        """Return the nats of each masked token; ``counts``: the masks of each block, at places drawn evenly."""
+        rows = TextBlocks.of(self.length, self.block, 0, causal=False)
+        ranks = random.random((*counts.shape[:2], self.block)).argsort(2)
+        masked = torch.zeros(len(tokens), len(rows.token), dtype=torch.bool)
+        masked[:, self.length :] = torch.from_numpy(ranks < counts).flatten(1)
+        logits = self._read(model, tokens, rows, masked)[masked]
+        return functional.cross_entropy(logits, tokens[:, rows.token][masked], reduction="none")
+
+
 class TextBlocks(NamedTuple):
     """The rows of a pass over N tokens and the blocks that repeat some of them.
 
@@ -289,13 +343,18 @@ class TextBlocks(NamedTuple):
     visible: Bool[Tensor, "R R"]
 
     @classmethod
-    def of(cls, count: int, block: int, offset: int) -> TextBlocks:
-        """Return the rows of blocks that lie end to end from a token on, as many as are whole."""
+    def of(cls, count: int, block: int, offset: int, causal: bool = True) -> TextBlocks:
+        """Return the rows of blocks that lie end to end from a token on, as many as are whole.
+
+        Args:
+            causal: rows of the text see those before them; else those of their block and of earlier blocks, from 0 on.
+        """
         begins = torch.arange(offset, count + 1 - block, block)
         text, depth = torch.arange(count), torch.arange(block).repeat(len(begins))
         number = torch.arange(len(begins)).repeat_interleave(block)
         token = torch.cat([text, begins[number] + depth])
-        newest = torch.cat([text, begins[number] - 1])  # of the tokens that a row sees as text
+        newest_of_text = text if causal else text // block * block + block - 1
+        newest = torch.cat([newest_of_text, begins[number] - 1])  # of the tokens that a row sees as text
         of_text = (torch.arange(len(token)) < count) & (token <= newest[:, None])
         own = torch.cat([torch.full((count,), -1), number])
         together = (own >= 0) & (own == own[:, None])
@@ -313,3 +372,4 @@ class _Untied(nn.Module):
 RECIPES.register("code")(Code())
 RECIPES.register("pard-embedded-code")(PardCode())
 RECIPES.register("blocks-embedded-code")(BlocksCode())
+RECIPES.register("code-masked")(MaskedCode())

@@ -9,7 +9,6 @@ Symbols: alpha(t) probability that a token is not masked at time t, B puzzles of
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stridebench.harness.backbones.text.masked import BLOCK, CONDITIONING, LLADA, PLAIN
-from stridebench.harness.kernels import int8
+from stridebench.harness.backbones.text.masked import CONDITIONING
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.synthetic import sudoku
+from stridebench.harness.train.finetuning import save_llada
 from stridebench.harness.train.recipe import Recipe, autocast, save_bf16
 
 END, MASK = "<|end|>", "<|mask|>"
@@ -185,10 +184,7 @@ class Sudoku(Recipe):
             save_bf16(model, folder)
             config.save_pretrained(folder)
         else:
-            tensors = {_published(name): value.bfloat16() for name, value in model.state_dict().items()}
-            int8.write_unpacked(folder / "model.safetensors", tensors)
-            body = _llada(config) | self._noise()
-            (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+            save_llada(model, folder, IDS.index(END), self._noise())
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=END, mask_token=MASK)
         wrapped.save_pretrained(folder)
 
@@ -312,38 +308,6 @@ def _chosen(logits: Float[Tensor, "B L V"], random: np.random.Generator | None) 
     if random is None:
         return logits.argmax(-1)
     return (logits + torch.from_numpy(random.gumbel(size=logits.shape))).argmax(-1)
-
-
-def _published(name: str) -> str:
-    """A tensor's name in LLaDA's checkpoint."""
-    stems, blocks = ({own: name for name, own in names.items()} for names in (LLADA, BLOCK))
-    stem, _, kind = name.rpartition(".")
-    if stem == CONDITIONING:
-        return name
-    if stem in stems:
-        return f"{stems[stem]}.{kind}"
-    _, _, index, layer = stem.split(".", 3)
-    return f"model.transformer.blocks.{index}.{blocks[layer]}.{kind}"
-
-
-def _llada(config: Any) -> dict[str, object]:
-    """LLaDA's config.json of a Llama of this shape."""
-    return {
-        "model_type": "llada",
-        "architectures": ["LLaDAModelLM"],
-        **PLAIN,
-        "vocab_size": config.vocab_size,
-        "embedding_size": config.vocab_size,
-        "d_model": config.hidden_size,
-        "mlp_hidden_size": config.intermediate_size,
-        "n_layers": config.num_hidden_layers,
-        "n_heads": config.num_attention_heads,
-        "n_kv_heads": config.num_key_value_heads,
-        "max_sequence_length": config.max_position_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_parameters["rope_theta"],
-        "eos_token_id": IDS.index(END),
-    }
 
 
 _SIZE = "that answers 4x4 sudokus, 0.33 M parameters"

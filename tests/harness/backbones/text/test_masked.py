@@ -1,4 +1,4 @@
-"""LLaDA and Dream: the published layouts, and tiny models of random weights in the same files."""
+"""LLaDA, Dream and SDAR: the published layouts, and tiny models of random weights in the same files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from stridebench.harness.backbones.text.masked import MaskedModel, read_config
 from stridebench.harness.core.cache import Window
-from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.canvas import Canvas, Read
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
@@ -58,12 +58,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mask_token_id": 151666,
         "eos_token_id": 151643,
     },
+    "sdar_1.7b": {
+        "model_type": "sdar",
+        "attention_bias": False,
+        "block_size": 4,
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+        "mask_token_id": 151669,
+        "eos_token_id": 151643,
+    },
 }
 TINY = {
     "llada_8b": {"d_model": 32, "mlp_hidden_size": 48, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4}
     | {"max_sequence_length": 64, "embedding_size": VOCABULARY, "vocab_size": VOCABULARY},
     "dream_7b": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     | {"num_key_value_heads": 2, "max_position_embeddings": 64, "vocab_size": VOCABULARY},
+    "sdar_1.7b": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "vocab_size": VOCABULARY},
 }
 PROMPT = [3, 17, 29, 8]
 CANVAS = [*PROMPT, 1, MASK, 22, MASK, 31, 5, MASK, 12, 27, 9, 36, 14, 20, 33, MASK, 7, 11]
@@ -124,6 +144,10 @@ def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
         key = f"{stem}.{n}.{name if llada else dream_names[names.index(name)]}"
         return functional.linear(x, state[f"{key}.weight"], state.get(f"{key}.bias"))
 
+    block = config.get("block_size") or len(tokens)
+    order = torch.arange(len(tokens)) // block
+    unseen = torch.zeros(len(tokens), len(tokens)).masked_fill(order[:, None] < order, -math.inf)
+
     def norm(x: Tensor, key: str) -> Tensor:
         scale: Tensor = (x.pow(2).mean(-1, keepdim=True) + config["rms_norm_eps"]).rsqrt()
         return x * scale * state[f"{key}.weight"]
@@ -147,14 +171,17 @@ def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
         q, k, v = (linear(h, n, name) for name in ("q_proj", "k_proj", "v_proj"))
         for head in range(heads):
             query_columns, kv_columns = slice(head * 8, head * 8 + 8), slice(head // shared * 8, head // shared * 8 + 8)
-            scores = rotate(q[:, query_columns]) @ rotate(k[:, kv_columns]).T / math.sqrt(8)
+            query, key = q[:, query_columns], k[:, kv_columns]
+            if kind == "sdar_1.7b":
+                query, key = norm(query, f"{stem}.{n}.self_attn.q_norm"), norm(key, f"{stem}.{n}.self_attn.k_norm")
+            scores = rotate(query) @ rotate(key).T / math.sqrt(8) + unseen
             mixed.append(scores.softmax(-1) @ v[:, kv_columns])
         x = x + linear(torch.cat(mixed, 1), n, "attn_out")
         h = norm(x, second)
         x = x + linear(functional.silu(linear(h, n, "ff_proj")) * linear(h, n, "up_proj"), n, "ff_out")
     x = norm(x, "model.transformer.ln_f" if llada else "model.norm")
     logits = x @ state["model.transformer.ff_out.weight" if llada else "lm_head.weight"].T
-    logits = logits if llada else torch.cat([logits[:1], logits[:-1]])
+    logits = torch.cat([logits[:1], logits[:-1]]) if kind == "dream_7b" else logits
     logits[:, MASK] = float("-inf")
     return logits
 
@@ -171,6 +198,7 @@ def test_the_decoder_has_the_tensors_of_the_published_checkpoint_and_no_other(ki
     shapes = {name: tuple(tensor.shape) for name, tensor in published.empty().state_dict().items()}
     assert {published.name(name): shape for name, shape in layout(kind).items()} == shapes
     assert (published.mask, published.shifted) == (CONFIGS[kind]["mask_token_id"], kind == "dream_7b")
+    assert published.block == (4 if kind == "sdar_1.7b" else 0)
 
 
 def test_logits_are_those_of_a_forward_by_hand(folder: Path, kind: str) -> None:
@@ -190,15 +218,35 @@ def test_a_window_over_cached_entries_attends_to_both_sides(folder: Path, kind: 
     again = target.read(torch.tensor(CANVAS[15:]), range(15, 21), "all", rows=5)
     torch.testing.assert_close(again, logits[16:], rtol=0, atol=2e-5)
     changed = target.read(torch.tensor([*CANVAS[15:20], 30]), range(15, 21), "all", rows=5)
-    assert (changed - logits[16:])[:, :MASK].abs().amax(1).min() > 1e-3
+    moved = (changed - logits[16:])[:, :MASK].abs().amax(1) > 1e-3
+    assert moved.tolist() == [kind != "sdar_1.7b"] * 4 + [True], "blocks of four do not see the last position"
 
 
 @pytest.mark.parametrize("order", ["low_confidence", "entropy"])
-def test_it_decodes_without_a_mask_in_the_output(folder: Path, order: Any) -> None:
+def test_it_decodes_without_a_mask_in_the_output(folder: Path, kind: str, order: Any) -> None:
     model = load(folder)
     draws = SeededDraws(0, "t", "p", 0)
     result = decode(MaskedDiffusion(order, 4), open_run(model, lambda name: model, PROMPT, Sampling(1.0), 16, draws))
-    assert len(result.tokens) == 16 and MASK not in result.tokens and sum(step.nfe for step in result.steps) == 4
+    assert len(result.tokens) == 16 and MASK not in result.tokens
+    each_block = kind == "sdar_1.7b" and order == "entropy"  # has the whole of Dream's schedule
+    assert sum(step.nfe for step in result.steps) == (16 if each_block else 4)
+
+
+@pytest.mark.parametrize("rule", ["static:1", "threshold:0.3", "joint:0.3"])
+@pytest.mark.parametrize(("kind", "changed"), [("sdar_1.7b", {}), ("llada_8b", {"block_size": 8})])
+def test_the_entries_of_full_blocks_may_be_reused(kind: str, changed: dict[str, int], rule: str, tmp_path: Path) -> None:
+    """The tokens are those of passes over the whole text, and no pass but those that write entries reads it again."""
+    model = load(folder_of(kind, tmp_path / "w", **changed))
+    results = []
+    for cache in ("none", "blocks"):
+        draws = SeededDraws(0, "t", "p", 0)
+        run = open_run(model, lambda name: model, PROMPT[:3], Sampling(1.0), 16, draws)
+        results.append((decode(MaskedDiffusion(rule=rule, cache=cache), run).tokens, run.canvas))
+    (tokens, whole), (same, canvas) = results
+    written = [len(read.positions) for read in canvas.history if isinstance(read, Read) and read.rows == 0]
+    assert len(tokens) == 16 and same == tokens
+    assert written == [model.capabilities.block] * (18 // model.capabilities.block)
+    assert canvas.passes == whole.passes + len(written) and canvas.rows < whole.rows
 
 
 def test_windows_that_a_masked_model_cannot_serve_are_refused(folder: Path, kind: str) -> None:
@@ -217,7 +265,7 @@ def test_windows_that_a_masked_model_cannot_serve_are_refused(folder: Path, kind
 def tokenizer_files(folder: Path, kind: str) -> None:
     """Words a to z and the special ids, in the files that the models come with."""
     vocabulary = {chr(97 + n): n for n in range(26)}
-    if kind == "dream_7b":
+    if kind != "llada_8b":
         (folder / "vocab.json").write_text(json.dumps(vocabulary))
         (folder / "merges.txt").write_text("#version: 0.2\n")
         config = {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["own.DreamTokenizer", None]}}
@@ -260,7 +308,7 @@ def test_the_end_of_a_turn_ends_an_answer_of_llada_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model_type": "gpt2"}, "is of model_type 'gpt2'; give llada or Dream"),
+        ({"model_type": "gpt2"}, "is of model_type 'gpt2'; give llada, Dream or sdar"),
         ({"block_type": "sequential"}, "has block_type: 'sequential'; served is 'llama'"),
         ({"mask_token_id": None}, "has no field 'mask_token_id'"),
         ({"n_layers": 3}, r"lacks model\.layers\.2\S+.* \(9 tensors missing, 0 of another shape, 0 unknown\)"),
