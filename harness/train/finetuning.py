@@ -28,7 +28,7 @@ from stridebench.harness.backbones.slots import lora
 from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.slots.transformers_net import TransformersNet
 from stridebench.harness.backbones.text.hf_causal import HFCausal
-from stridebench.harness.backbones.text.masked import LLADA_SIZES, PLAIN, llada_name
+from stridebench.harness.backbones.text.masked import HEAD, LLADA_SIZES, PLAIN, llada_name
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.errors import PackageMissing, UsageError
 from stridebench.harness.kernels import int8
@@ -325,18 +325,20 @@ def save_llada(model: nn.Module, folder: Path, eos: int, fields: Mapping[str, ob
     """
     config: Any = model.config
     file = folder / "model.safetensors"
-    names = {key: llada_name(key) for key in model.state_dict()}
-    tensors = {names[key]: value.detach() for key, value in model.state_dict().items()}
+    state = model.state_dict()
+    names = {key: llada_name(key) for key in state if not (key == HEAD and config.tie_word_embeddings)}
+    tensors = {name: state[key].detach() for key, name in names.items()}
     if bits == 8:
         int8.write(file, tensors)
         stored = int8.read(file)
-        model.load_state_dict({key: stored[name] for key, name in names.items()})
+        model.load_state_dict({key: stored[name] for key, name in names.items()}, strict=False)
     else:
         int8.write_unpacked(file, {name: value.bfloat16() for name, value in tensors.items()})
     body = {
         "model_type": "llada",
         "architectures": ["LLaDAModelLM"],
         **PLAIN,
+        "weight_tying": config.tie_word_embeddings,
         "vocab_size": config.vocab_size,
         "embedding_size": config.vocab_size,
         **{published: getattr(config, own) for own, published in LLADA_SIZES.items()},

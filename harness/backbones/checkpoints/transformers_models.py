@@ -272,10 +272,11 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     """Return the capabilities of a model.
 
     Raises:
-        WeightsError: the ``pard_token`` or the ``mask_token_id`` of its config.json is not an id.
+        WeightsError: the ``pard_token`` of its config.json is not an id, or the ``mask_token_id`` of one that meets
+            BOTH_MASKS.
     """
     config = model.config.get_text_config()
-    pard, block_mask = (_filled_id(config, key) for key in ("pard_token", "mask_token_id"))
+    block_mask = _filled_id(config, "mask_token_id") if Requirement.BOTH_MASKS in meets else None
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
@@ -287,7 +288,7 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,
         width=int(config.hidden_size),
-        pard=pard,
+        pard=_filled_id(config, "pard_token"),
         block_mask=block_mask,
     )
 

@@ -64,6 +64,8 @@ BLOCK = {
 """Names within a block of LLaDA, and within a layer of Llama."""
 CONDITIONING = "self_conditioning"
 """The matrix [E, E] of a model that reads its last logits: their probabilities times embeddings times it are added."""
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""The decoder's names of the tensors that are one if the configuration ties them."""
 PLAIN = {
     "block_type": "llama",
     "layer_norm_type": "rms",
@@ -75,7 +77,6 @@ PLAIN = {
     "include_qkv_bias": False,
     "input_emb_norm": False,
     "scale_logits": False,
-    "weight_tying": False,
 }
 """Values that LLaDA's configuration must have, because the decoder computes these only."""
 TURN_END = {"LLaDA": "<|eot_id|>", "SDAR": "<|im_end|>"}
@@ -167,6 +168,7 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
     sizes = {name: fields[published] for name, published in LLADA_SIZES.items()}
     sizes["vocab_size"] = fields.get("embedding_size") or fields["vocab_size"]
     sizes["num_key_value_heads"] = fields.get("n_kv_heads") or fields["n_heads"]
+    sizes["tie_word_embeddings"] = bool(fields.get("weight_tying", False))
     return _checkpoint("LLaDA", LlamaConfig, fields, sizes)
 
 
@@ -190,7 +192,7 @@ def _checkpoint(family: str, kind: Any, fields: Mapping[str, Any], sizes: Mappin
     config = kind(
         rms_norm_eps=fields["rms_norm_eps"],
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
-        **{"tie_word_embeddings": False, **sizes},
+        **sizes,
     )
     mask, eos = fields["mask_token_id"], int(fields["eos_token_id"])
     block, conditioned = int(fields.get("block_size") or 0), bool(fields.get("self_conditioning"))
@@ -212,6 +214,8 @@ def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: t
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{name}: {file} is damaged ({error}). {remedy(file)}") from error
     model = published.empty()
+    if published.config.tie_word_embeddings and EMBEDDING in state:
+        state.setdefault(HEAD, state[EMBEDDING])
     components.fill(name, folder, model, state)
     model.model.rotary_emb = type(model.model.rotary_emb)(published.config)  # its buffers are in no checkpoint
     return model

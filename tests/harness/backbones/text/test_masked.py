@@ -234,7 +234,9 @@ def test_it_decodes_without_a_mask_in_the_output(folder: Path, kind: str, order:
 
 @pytest.mark.parametrize("rule", ["static:1", "threshold:0.3", "joint:0.3"])
 @pytest.mark.parametrize(("kind", "changed"), [("sdar_1.7b", {}), ("llada_8b", {"block_size": 8})])
-def test_the_entries_of_full_blocks_may_be_reused(kind: str, changed: dict[str, int], rule: str, tmp_path: Path) -> None:
+def test_the_entries_of_full_blocks_may_be_reused(
+    kind: str, changed: dict[str, int], rule: str, tmp_path: Path
+) -> None:
     """The tokens are those of passes over the whole text, and no pass but those that write entries reads it again."""
     model = load(folder_of(kind, tmp_path / "w", **changed))
     results = []
@@ -247,6 +249,15 @@ def test_the_entries_of_full_blocks_may_be_reused(kind: str, changed: dict[str, 
     assert len(tokens) == 16 and same == tokens
     assert written == [model.capabilities.block] * (18 // model.capabilities.block)
     assert canvas.passes == whole.passes + len(written) and canvas.rows < whole.rows
+
+
+def test_a_tied_head_is_not_in_the_files(kind: str, tmp_path: Path) -> None:
+    tied = folder_of(kind, tmp_path / "w", **{"weight_tying" if kind == "llada_8b" else "tie_word_embeddings": True})
+    for file in tied.glob("*.safetensors"):
+        heads = ("lm_head.weight", "model.transformer.ff_out.weight")
+        save_file({key: value for key, value in load_file(file).items() if key not in heads}, file)
+    embeddings = load(tied)._net.tied_embeddings()
+    assert torch.equal(embeddings.embed, embeddings.unembed) and embeddings.embed.shape == (VOCABULARY, 32)
 
 
 def test_windows_that_a_masked_model_cannot_serve_are_refused(folder: Path, kind: str) -> None:

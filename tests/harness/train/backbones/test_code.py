@@ -11,17 +11,21 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from stridebench.harness.backbones.text.hf_causal import HFCausal
+from stridebench.harness.backbones.text.masked import MaskedModel, llada_name
 from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
+from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.kernels import int8
 from stridebench.harness.plan import presets
 from stridebench.harness.synthetic import code
-from stridebench.harness.train.backbones.code import BlocksCode, Code, MaskChains, PardCode, TextBlocks
-from stridebench.harness.train.finetuning import load_text_backbone
+from stridebench.harness.train.backbones.code import BlocksCode, Code, MaskChains, MaskedCode, PardCode, TextBlocks
 from stridebench.harness.train.loop import train
 
 TINY = Code(vocabulary=300, width=32, layers=2, heads=2, inner=48, length=64, batch=4, steps=25)
@@ -98,7 +102,8 @@ def test_a_model_of_two_masks_reads_a_block_in_a_decode_as_in_its_training(tmp_p
     figures = json.loads((done.folder / "card.json").read_text())["figures"]
     assert done.finished and list(figures) == ["loss", "loss_base", "guessed_1", "guessed_2", "guessed_3"]
     assert abs(figures["loss"] / figures["loss_base"] - 1) < 0.02  # one step of a warm-up moves little
-    model = load_text_backbone("x", done.folder)
+    params = {"source": {"folder": str(done.folder)}, "masks": "both"}
+    model = HFCausal.load("x", params, "fp32", "cpu")
     assert model.capabilities.block_mask == recipe.mask
     network = recipe.build({})
     network.model.load_state_dict(LlamaForCausalLM.from_pretrained(done.folder, dtype=torch.float32).state_dict())
@@ -110,6 +115,40 @@ def test_a_model_of_two_masks_reads_a_block_in_a_decode_as_in_its_training(tmp_p
     run = open_run(model, lambda name: model, prompt, Sampling(0.0), 8, SeededDraws(0, "t", "p", 0))
     masks = Draft(torch.full((3,), recipe.mask))
     torch.testing.assert_close(run.target.forward(masks, mutual=True)[1:], expected, atol=1e-3, rtol=1e-3)
+
+
+def test_a_masked_block_sees_earlier_blocks_and_itself() -> None:
+    rows = TextBlocks.of(6, 3, 0, causal=False)
+    assert rows.visible[:6, :6].equal(torch.ones(2, 2).tril().bool().repeat_interleave(3, 0).repeat_interleave(3, 1))
+    assert not rows.visible[:6, 6:].any()
+    assert rows.visible[6:9].tolist() == [[False] * 6 + [True] * 3 + [False] * 3] * 3
+    assert rows.visible[9:].tolist() == [[True] * 3 + [False] * 6 + [True] * 3] * 3
+
+
+def test_a_masked_model_reads_a_block_in_a_decode_as_in_its_training(tmp_path: Path) -> None:
+    """Behind two full blocks; its figures and its rows are those of the 8 bits that are stored."""
+    recipe = MaskedCode(length=16, batch=1, steps=1, block=4)
+    done = train("masked", recipe, tmp_path / "masked", {})
+    figures = json.loads((done.folder / "card.json").read_text())["figures"]
+    assert done.finished and list(figures) == ["nats", "nats_1", "nats_4", "nats_base"]
+    assert (done.folder / "model.safetensors").stat().st_size < 1.2e6
+    model = MaskedModel.load("x", {"source": {"folder": str(done.folder)}}, "fp32", "cpu")
+    assert (model.capabilities.mask, model.capabilities.block) == (recipe.mask, 4) and model.encode("a")
+    network = recipe.build({})
+    stored = int8.read(done.folder / "model.safetensors")
+    keys = [key for key in network.model.state_dict() if key != "lm_head.weight"]  # which is tied
+    network.model.load_state_dict({key: stored[llada_name(key)] for key in keys}, strict=False)
+    tokens = recipe._rows(np.random.default_rng(1), 1, held_out=True)
+    rows = TextBlocks.of(16, 4, 0, causal=False)
+    masked = ((rows.number == 2) & (torch.arange(len(rows.number)) >= 16) & (rows.depth != 1))[None]
+    expected = recipe._read(network, tokens, rows, masked)[0, 24:28]
+    ids = tokens[0, :12].clone()
+    ids[[8, 10, 11]] = recipe.mask
+    canvas = Canvas(model.cache(), model.capabilities, ids[:8].tolist(), length=8, stopwatch=Stopwatch(CpuClock()))
+    canvas.read_earlier()
+    logits = canvas.read(ids[8:], range(8, 12), "all")
+    expected[:, recipe.mask] = float("-inf")
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
