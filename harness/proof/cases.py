@@ -66,8 +66,8 @@ class Case:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         preset = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            names = ("vocabulary", "seed", "grid", "noise", "block")
-            return MaskedTabular(preset, {key: getattr(self, key) for key in names})
+            sizes = ("vocabulary", "seed", "grid", "noise", "block")
+            return MaskedTabular(preset, {key: getattr(self, key) for key in sizes})
         names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
         return Tabular(preset, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
 
