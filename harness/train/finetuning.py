@@ -316,19 +316,20 @@ def _pass(
     return TextPass(out.hidden_states[-1], out.logits)
 
 
-def save_llada(model: nn.Module, folder: Path, eos: int, fields: Mapping[str, object], bits: int = 16) -> None:
-    """Write a Llama in the layout of LLaDA's checkpoint; in 8 bits its matrices are read back from what is stored.
+def save_llada(model: nn.Module, folder: Path, eos: int, fields: Mapping[str, object], *, packed: bool = False) -> None:
+    """Write a Llama in the layout of LLaDA's checkpoint, in bf16.
 
     Args:
+        eos: the id that ends a text.
         fields: more of config.json, such as mask_token_id.
-        bits: 16 (bf16) or 8.
+        packed: matrices have 8 bits, and ``model`` becomes what is stored.
     """
     config: Any = model.config
     file = folder / "model.safetensors"
     state = model.state_dict()
     names = {key: llada_name(key) for key in state if not (key == HEAD and config.tie_word_embeddings)}
     tensors = {name: state[key].detach() for key, name in names.items()}
-    if bits == 8:
+    if packed:
         int8.write(file, tensors)
         stored = int8.read(file)
         model.load_state_dict({key: stored[name] for key, name in names.items()}, strict=False)

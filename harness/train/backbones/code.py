@@ -206,23 +206,18 @@ class MaskChains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlocksCode(Code):
-    """Go on with the training of embedded-code: L_AR on texts, and L_mask on blocks of them with masks.
-
-    Rows of a block see the text before it and each other, and predict the tokens of their own places.
+class TunedCode(Code):
+    """Train embedded-code further, beside its texts also on blocks of them with masks.
 
     Args:
-        block: B, a token that is never masked and B - 1 others.
-        whole: share of the blocks in which all of those are masked; in the others each is with one chance of 0 to 1.
+        block: B, the rows of a block.
     """
 
     length: int = 192
     batch: int = 8
     steps: int = 2000
     block: int = 8
-    whole: float = 0.5
 
-    summary = "embedded-code tuned to fill blocks of masks too, for linear_spec and sbd"
     hours = 0.65
     rate = 1e-3
     warmup = 20
@@ -230,6 +225,29 @@ class BlocksCode(Code):
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         return FinetunedText("embedded-code", Tuning(0))
+
+    def _read(
+        self, model: nn.Module, tokens: Int[Tensor, "B N+1"], rows: TextBlocks, masked: Bool[Tensor, "B R"]
+    ) -> Float[Tensor, "B R V"]:
+        ids = tokens[:, rows.token].masked_fill(masked, self.mask)
+        unseen = torch.zeros(1, 1, *rows.visible.shape).masked_fill(~rows.visible, -torch.inf)
+        logits: Tensor = model(ids, rows.token.expand(len(ids), -1), unseen).logits
+        return logits
+
+
+@dataclass(frozen=True)
+class BlocksCode(TunedCode):
+    """The loss is L_AR on texts and L_mask on blocks of them, whose first token is never masked.
+
+    Rows of a block see the text before it and each other, and predict the tokens of their own places.
+
+    Args:
+        whole: share of the blocks in which all other tokens are masked; else each is with one chance of 0 to 1.
+    """
+
+    whole: float = 0.5
+
+    summary = "embedded-code tuned to fill blocks of masks too, for linear_spec and sbd"
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
@@ -265,21 +283,13 @@ class BlocksCode(Code):
         model.model.config.mask_token_id = self.mask
         model.export(folder)
 
-    def _read(
-        self, model: nn.Module, tokens: Int[Tensor, "B N+1"], rows: TextBlocks, masked: Bool[Tensor, "B R"]
-    ) -> Float[Tensor, "B R V"]:
-        ids = tokens[:, rows.token].masked_fill(masked, self.mask)
-        unseen = torch.zeros(1, 1, *rows.visible.shape).masked_fill(~rows.visible, -torch.inf)
-        logits: Tensor = model(ids, rows.token.expand(len(ids), -1), unseen).logits
-        return logits
-
 
 @dataclass(frozen=True)
-class MaskedCode(BlocksCode):
-    """Go on with the training of embedded-code as a masked model of blocks, as SDAR was made of Qwen3.
+class MaskedCode(TunedCode):
+    """Make it a masked model of blocks, as SDAR was made from Qwen3.
 
-    Tokens of the text see their block and earlier ones. Beside the text lies each block once more with 1 to B masks,
-    each number as often as another; its rows see the earlier blocks of the text and each other.
+    Rows of the text see their block and earlier ones. A copy of each block has 1 to B masks, all numbers equally often;
+    its rows see the earlier blocks of the text and each other. Every copy has the same weight, whatever its masks.
     """
 
     summary = "embedded-code tuned to fill masks block by block, each block seeing earlier ones"
@@ -287,7 +297,7 @@ class MaskedCode(BlocksCode):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
         counts = random.integers(1, self.block + 1, (self.batch, self.length // self.block, 1))
-        return self._nats(model, tokens, counts, random).mean()
+        return self._nats(model, tokens, counts, random)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on held-out programs, of the weights as they are stored.
@@ -301,7 +311,7 @@ class MaskedCode(BlocksCode):
         size, nats = (len(tokens), self.length // self.block, 1), list[float]()
         for count in range(1, self.block + 1):
             random = np.random.default_rng(count)
-            nats.append(float(self._nats(model, tokens, np.full(size, count), random).mean()))
+            nats.append(float(self._nats(model, tokens, np.full(size, count), random)))
         base = functional.cross_entropy(model.base(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         ends = {"nats_1": nats[0], f"nats_{self.block}": nats[-1]}
         return {"nats": sum(nats) / self.block, **ends, "nats_base": float(base)}
@@ -309,7 +319,7 @@ class MaskedCode(BlocksCode):
     def export(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, FinetunedText)
         model.export_tokenizer(folder)
-        save_llada(model.model, folder, 0, {"mask_token_id": self.mask, "block_size": self.block}, bits=8)
+        save_llada(model.model, folder, 0, {"mask_token_id": self.mask, "block_size": self.block}, packed=True)
 
     def _nats(
         self,
@@ -317,14 +327,20 @@ class MaskedCode(BlocksCode):
         tokens: Int[Tensor, "B N+1"],
         counts: Int[np.ndarray, "B K one"],
         random: np.random.Generator,
-    ) -> Float[Tensor, " M"]:
-        """Return the nats of each masked token; ``counts``: the masks of each block, at places drawn evenly."""
+    ) -> Tensor:
+        """Return the nats of a masked token, as the mean of those of each block.
+
+        Args:
+            counts: masks of each block, at places drawn evenly.
+        """
         rows = TextBlocks.of(self.length, self.block, 0, causal=False)
         ranks = random.random((*counts.shape[:2], self.block)).argsort(2)
         masked = torch.zeros(len(tokens), len(rows.token), dtype=torch.bool)
         masked[:, self.length :] = torch.from_numpy(ranks < counts).flatten(1)
+        shares = torch.from_numpy(1 / counts).expand(*ranks.shape).flatten(1)[masked[:, self.length :]]
         logits = self._read(model, tokens, rows, masked)[masked]
-        return functional.cross_entropy(logits, tokens[:, rows.token][masked], reduction="none")
+        nats = functional.cross_entropy(logits, tokens[:, rows.token][masked], reduction="none")
+        return (nats * shares).sum() / shares.sum()
 
 
 class TextBlocks(NamedTuple):
@@ -343,12 +359,13 @@ class TextBlocks(NamedTuple):
     visible: Bool[Tensor, "R R"]
 
     @classmethod
-    def of(cls, count: int, block: int, offset: int, causal: bool = True) -> TextBlocks:
+    def of(cls, count: int, block: int, offset: int, *, causal: bool = True) -> TextBlocks:
         """Return the rows of blocks that lie end to end from a token on, as many as are whole.
 
         Args:
-            causal: rows of the text see those before them; else those of their block and of earlier blocks, from 0 on.
+            causal: rows of the text see earlier ones only; otherwise their block and earlier ones.
         """
+        assert causal or offset == 0, "the text has the same blocks"
         begins = torch.arange(offset, count + 1 - block, block)
         text, depth = torch.arange(count), torch.arange(block).repeat(len(begins))
         number = torch.arange(len(begins)).repeat_interleave(block)
@@ -372,4 +389,4 @@ class _Untied(nn.Module):
 RECIPES.register("code")(Code())
 RECIPES.register("pard-embedded-code")(PardCode())
 RECIPES.register("blocks-embedded-code")(BlocksCode())
-RECIPES.register("code-masked")(MaskedCode())
+RECIPES.register("masked-embedded-code")(MaskedCode())
