@@ -1,11 +1,12 @@
-"""Masked diffusion decoding: LLaDA's and Dream's.
+"""Masked diffusion decoding: LLaDA's, Dream's and SDAR's.
 
 Source: Nie et al. 2025, arXiv:2502.09992, with ``generate.py`` of ML-GSAI/LLaDA at 41760b9; Ye et al. 2025,
 arXiv:2508.15487, with Dream's generation_utils.py. Rules: `threshold` and `factor`, and caches, of Wu et al. 2025
 (Fast-dLLM), arXiv:2505.22618; `entropy` of Ben-Hamu et al. 2025, arXiv:2505.24857; `joint` of LLaDA2.1,
-arXiv:2602.08676, as ``joint_threshold.py`` of SGLang has it.
+arXiv:2602.08676, as ``joint_threshold.py`` of SGLang has it. Models of blocks: Cheng et al. 2025 (SDAR),
+arXiv:2510.06303, with ``generate.py`` of JetAstra/SDAR.
 Symbols: L positions of the canvas, S steps, b positions of a block, M masked positions that a step may fill, k filled.
-All positions begin masked. Each pass reads the whole canvas, prompt included, and fills k of the masked positions. Each
+All positions begin masked. Without a cache, each pass reads the whole canvas, and fills k of the masked positions. Each
 is filled from its own distribution: given the rest of the canvas, but not given each other. Filled positions stay,
 except with the rule `joint`, which edits them until its block is stable.
 """
@@ -29,7 +30,7 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError, one_of
 from stridebench.harness.registry import METHODS
-from stridebench.methods.drafters.blocks import FAILED_ONE_FILLED_TOO, RULES, filled_by_rule
+from stridebench.methods.drafters.blocks import FAILED_ONE_FILLED_TOO, RULES, filled_by_rule, rule_of
 
 Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 LLADA: tuple[Order, ...] = ("low_confidence", "random")
@@ -115,7 +116,7 @@ class CanvasProgress:
     """How far the canvas is.
 
     Args:
-        done: passes so far, of the block if the model has blocks.
+        done: passes so far; of this block, if the model has blocks.
         cached: where the block begins whose first pass wrote the entries that later passes reuse; -1: none was read.
     """
 
@@ -132,9 +133,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
         order: which positions. LLaDA's fill L / S a step: ``low_confidence``, the tokens of largest probability;
             ``random``. Dream's fill 1 - s/t of those masked: ``origin``, each with that probability;
             ``maskgit_plus``, ``topk_margin``, ``entropy``, the most confident by probability, margin or entropy.
-        steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts. A
-            step fills no more than is left of a model's block.
-        block: b; blocks are filled from left to right (LLaDA); 0: the whole canvas is one block.
+        steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts. On
+            a model of blocks, LLaDA's orders may take more, and Dream's take S a block.
+        block: b, of blocks filled from left to right (LLaDA); 0: one block. In a model's own block, of parts of it.
         alg_temp: temperature of Dream's choice of positions; 0: the most confident.
         logits_eos_inf: the end of text has no probability, as LLaDA's authors set it for HumanEval.
         confidence_eos_eot_inf: ends of text and turn have no confidence, so other positions are filled first; theirs
@@ -147,11 +148,10 @@ class MaskedDiffusion(Method[CanvasProgress]):
             of a block, and emits it when nothing changes any more.
         edit: of rule joint: a filled token becomes the most probable one of its row if that has more probability.
         edits: of rule joint: the most passes of a block behind its last mask.
-        cache: what a pass reuses from the first pass of its block. ``prefix``: the entries before the block;
-            ``dual``: those behind it too. A later pass reads the token before the block (a model with shifted rows
-            needs it) and what is not reused. Approximate, since all entries of these models see the whole canvas.
-            ``blocks``: of a model whose entries see their block and earlier ones (SDAR, Fast-dLLM v2), those of the
-            earlier ones, which one more pass writes when a block is full. Nothing else changes.
+        cache: what a pass reuses. ``prefix``: the entries before the block, from its first pass; ``dual``: those behind
+            it too. A later pass reads the token before the block (a model with shifted rows needs it) and what is not
+            reused. Approximate, since all entries of these models see the whole canvas. ``blocks``: the entries of
+            full blocks, which one more pass writes. Exact on a model of blocks (SDAR), without effect on others.
     """
 
     order: Order = "low_confidence"
@@ -193,27 +193,19 @@ class MaskedDiffusion(Method[CanvasProgress]):
             raise UsageError(f"masked_diffusion: confidence_eos_eot_inf is of low_confidence; order is {self.order}")
 
     def _check_rule(self) -> None:
-        name, bound = self._bound()
-        order = "entropy" if name == "entropy" else "low_confidence"
-        if bound is None or bound < 0 or (name == "static" and (bound < 1 or bound % 1)):
+        rule = rule_of(self.rule)
+        if rule is None:
             known = ", ".join(f"{known}:{number:g}" for known, number in RULES.items())
             raise UsageError(f"masked_diffusion: rule is {self.rule!r}; write one of {known}, or another number")
+        order = "entropy" if rule[0] == "entropy" else "low_confidence"
         if self.order != order or self.steps or self.alg_temp:
-            raise UsageError(f"masked_diffusion: rule {name} is of order {order}, without steps and alg_temp")
-
-    def _bound(self) -> tuple[str, float | None]:
-        """Return the name of the rule and its number, or None if there is no such rule."""
-        name, _, number = self.rule.partition(":")
-        try:
-            return name, float(number or RULES[name]) if name in RULES else None
-        except ValueError:
-            return name, None
+            raise UsageError(f"masked_diffusion: rule {rule[0]} is of order {order}, without steps and alg_temp")
 
     @property
     def claim(self) -> Claim:
         """Return SAME_LAW if a rule fills one token a step as the baseline of masked models does, which has no rule."""
-        name, bound = self._bound()
-        one_token = bound is not None and (
+        name, bound = rule_of(self.rule) or ("", 0.0)
+        one_token = (
             bound == {"static": 1.0, "factor": 0.0}.get(name)
             or (name == "threshold" and bound > 1)
             or (name == "joint" and bound > 1 and self.edit == 1)
@@ -227,7 +219,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
 
     def start(self, run: Run) -> CanvasProgress:
         length, steps = run.canvas.end - run.canvas.start, self.steps or 1
-        block = self.block or length
+        block = length if run.capabilities.block else self.block or length  # the last block of a model may be shorter
         if length % block:
             raise UsageError(f"masked_diffusion: blocks of {block} do not divide the canvas of {length} positions")
         if self.order in LLADA and (length % steps or (self.steps and steps % (length // block))):
@@ -235,6 +227,8 @@ class MaskedDiffusion(Method[CanvasProgress]):
                 f"masked_diffusion: {steps} steps do not divide the canvas of {length} positions in {length // block} "
                 f"block(s): give a multiple of the blocks that divides {length}"
             )
+        if self.cache == "blocks":
+            run.canvas.read_full_blocks()
         return CanvasProgress()
 
     def step(self, run: Run, state: CanvasProgress) -> Fill:
@@ -243,7 +237,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
             return self._stable_block(run, state, block)
         positions = [i for i in block if i not in canvas.tokens]
         if canvas.capabilities.block and state.cached != block.start:
-            state.done = 0  # each block of the model has the whole of Dream's schedule
+            state.done = 0  # each block has the whole of Dream's schedule
         while True:
             count = self._count(len(positions), state.done, canvas.end - canvas.start)
             logits = self._read(run, state, block, positions, canvas.tokens)
@@ -278,13 +272,12 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return {place: token for place, token, sure in likely if token != tokens[place] and sure > self.edit}
 
     def _block(self, canvas: Canvas) -> range:
-        """Return the positions of the first block that has masked ones; if the model has blocks, of its first one."""
-        if canvas.capabilities.block:
-            return range(max(canvas.start, canvas.block.start), canvas.block.stop)
-        first = next(i for i in range(canvas.start, canvas.end) if i not in canvas.tokens)
-        size = self.block or canvas.end - canvas.start
-        begin = first - (first - canvas.start) % size
-        return range(begin, begin + size)
+        """Return the positions of the first block with masks: of the model, of the method, or of both."""
+        whole = canvas.open_block
+        start, first = max(canvas.start, whole.start), next(i for i in whole if i not in canvas.tokens)
+        size = self.block or len(whole)
+        begin = first - (first - start) % size
+        return range(begin, min(begin + size, whole.stop))
 
     def _read(
         self, run: Run, state: CanvasProgress, block: range, positions: Sequence[int], tokens: Mapping[int, int]
@@ -294,10 +287,9 @@ class MaskedDiffusion(Method[CanvasProgress]):
         reused = self.cache in ("prefix", "dual") and state.cached == block.start
         state.done, state.cached = state.done + 1, block.start
         if self.cache == "blocks":
-            canvas.read_earlier()
-        first = canvas.block.start if self.cache == "blocks" else block.start - 1 if reused else 0
-        hides = canvas.capabilities.block > 0 or (reused and self.cache == "dual")
-        seen = range(first, block.stop if hides else canvas.end)
+            canvas.read_full_blocks()
+        first = canvas.open_block.start if self.cache == "blocks" else block.start - 1 if reused else 0
+        seen = range(first, block.stop if reused and self.cache == "dual" else canvas.open_block.stop)
         holes = [i for i in seen if i not in tokens]
         fill = [mask] * len(holes)
         if mask is None:  # the model knows uniform noise, so any id may stand there
@@ -309,7 +301,7 @@ class MaskedDiffusion(Method[CanvasProgress]):
         count, index = seen.stop - positions[0], [i - positions[0] for i in positions]
         logits = canvas.read(ids, seen, "all", rows=count)[index]
         if self.cfg_scale > 0 and mask is not None:
-            blank = torch.where(torch.arange(canvas.end, device=canvas.device) < canvas.start, mask, ids)
+            blank = torch.where(torch.arange(len(ids), device=canvas.device) < canvas.start, mask, ids)
             other = canvas.read(blank, seen, "all", rows=count)[index]
             logits = other + (self.cfg_scale + 1) * (logits - other)
             logits[:, mask] = float("-inf")  # which both branches are there
@@ -342,12 +334,12 @@ class MaskedDiffusion(Method[CanvasProgress]):
         return Fill(index, run.draws.categorical(p[index], "draft"))
 
     def _by_rule(self, run: Run, logits: Float[Tensor, "M V"], p: Float[Tensor, "M V"]) -> Fill:
-        name, bound = self._bound()
-        assert bound is not None  # `__post_init__` has seen the rule
+        rule = rule_of(self.rule)
+        assert rule is not None  # `__post_init__` has seen it
         x = run.draws.categorical(p, "draft")
         judged = _without(logits, run.capabilities.eos) if self.confidence_eos_eot_inf else logits
         ranked = confidence(self.order, judged, x, run.sampling).sort(descending=True, stable=True)
-        index = ranked.indices[: filled_by_rule(name, bound, ranked.values)]
+        index = ranked.indices[: filled_by_rule(*rule, ranked.values)]
         return Fill(index, x[index])
 
     def _positions(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Int[Tensor, " k"]:

@@ -28,6 +28,7 @@ from stridebench.methods.drafters.blocks import (
     RULES,
     fill_masks,
     masks_left,
+    rule_of,
 )
 from stridebench.methods.verifiers.rejection import judge
 
@@ -68,29 +69,21 @@ class SetBlockDecoding(Method[None]):
     mutants = (READ_BOTH_WAYS, NEXT_TOKEN_GREEDY, FAILED_ONE_FILLED_TOO, DRAFT_ENTRIES_STAY)
 
     def __post_init__(self) -> None:
-        name, bound = self._bound()
-        if self.block < 2 or name not in NAMES or bound is None or bound < 0:
+        rule = rule_of(self.rule)
+        if self.block < 2 or rule is None or rule[0] not in NAMES:
             known = ", ".join(f"{known}:{RULES[known]:g}" for known in NAMES)
             raise UsageError(
                 f"sbd: block is {self.block} and rule {self.rule!r}; give 2 rows or more, and one of {known}, or "
                 f"another number"
             )
 
-    def _bound(self) -> tuple[str, float | None]:
-        """Return the name of the rule and its number, or None if that is not a number."""
-        name, _, number = self.rule.partition(":")
-        try:
-            return name, float(number or RULES.get(name, 0.0))
-        except ValueError:
-            return name, None
-
     def start(self, run: Run) -> None:
         masks_left(run, self.block)  # so that a wrong model is an error before the first step
 
     def step(self, run: Run, state: None) -> Acceptance:
-        name, bound = self._bound()
-        assert bound is not None  # `__post_init__` has seen the rule
-        tokens = fill_masks(run, masks_left(run, self.block), name, bound)
+        rule = rule_of(self.rule)
+        assert rule is not None  # `__post_init__` has seen it
+        tokens = fill_masks(run, masks_left(run, self.block), *rule)
         draft = Draft(tokens)
         p = run.probs(run.target.forward(draft))
         return judge(torch.ones_like(p[: len(tokens), 0]), tokens, None, p, run.draws)

@@ -24,6 +24,7 @@ from stridebench.harness.core.method import Claim, Method, Mutant
 from stridebench.harness.core.run import Run
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
+from stridebench.methods.drafters.blocks import sums_before
 
 
 def below_bound(entropies: Float[Tensor, " B"], bound: float) -> Bool[Tensor, " B"]:
@@ -32,15 +33,14 @@ def below_bound(entropies: Float[Tensor, " B"], bound: float) -> Bool[Tensor, " 
     Source: Ben-Hamu et al. 2025, arXiv:2505.24857, eq. 9, without its last term.
     """
     ranked = entropies.sort(stable=True)
-    sums = ranked.values.cumsum(0)
-    smaller = torch.cat([sums.new_zeros(1), sums[:-1]])  # not the sum less the last one, which rounds
+    smaller = sums_before(ranked.values)
     return torch.empty_like(entropies, dtype=torch.bool).scatter_(0, ranked.indices, smaller <= bound)
 
 
 KEPT_OVER_THE_BOUND = Mutant(
     f"{__name__}:below_bound",
     "smaller <= bound)",
-    "sums <= bound)",
+    "smaller + ranked.values <= bound)",
     "the bound holds the entropy of the position itself, so that none may be kept",
 )
 NOISE_EMITTED = Mutant(
@@ -105,11 +105,11 @@ class UniformDiffusion(Method[None]):
             )
 
     def start(self, run: Run) -> None:
-        run.canvas.read_earlier()
+        run.canvas.read_full_blocks()
 
     def step(self, run: Run, state: None) -> Fill:
-        run.canvas.read_earlier()
-        canvas, block = run.canvas, run.canvas.block
+        run.canvas.read_full_blocks()
+        canvas, block = run.canvas, run.canvas.open_block
         prompt = [canvas.tokens[i] for i in block if i in canvas.tokens]  # its last tokens may stand in the first block
         size, vocabulary = len(block) - len(prompt), run.capabilities.vocabulary
         x = run.draws.integers(size, vocabulary, "init")

@@ -28,6 +28,7 @@ class MaskedTabular(EnumerableBackbone):
         vocabulary: V >= 3, the last id being the mask; >= 2 if there is none.
         grid: rows and columns of a picture.
         block: as `Capabilities.block`.
+        eos: ids that end a text.
         noise: "mask" or "uniform".
         seed: of the model.
         context: entries.
@@ -42,6 +43,7 @@ class MaskedTabular(EnumerableBackbone):
         "sharpness": 1.0,
         "grid": (),
         "block": 0,
+        "eos": (),
         "noise": "mask",
     }
 
@@ -57,6 +59,7 @@ class MaskedTabular(EnumerableBackbone):
         self.capabilities = Capabilities(
             self.vocabulary,
             int(self._values["context"]),
+            frozenset(self._values["eos"]),
             meets=self.meets(self._values),
             grid=grid,
             mask=None if grid is not None or self._uniform else mask,

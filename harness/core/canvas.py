@@ -21,10 +21,8 @@ from stridebench.harness.core.draft import Fill
 from stridebench.harness.errors import ContractError, UsageError
 
 Sees = Literal["before", "all", "filled"]
-"""Which entries an entry attends to: itself and those at smaller positions; or all; or those at filled positions, and
-if its own is empty, so that it is a query, all.
-
-Of a model with blocks, "all" are those of its block and of earlier ones.
+"""Which entries an entry attends to. before: itself and smaller positions. all: all, or of a model of blocks, those of
+its block and of earlier ones. filled: those at filled positions; a query, whose own is empty, sees all.
 """
 
 
@@ -93,7 +91,7 @@ class Canvas:
         self._ready = False
         self._at: list[int] = []
         self._queried: frozenset[int] = frozenset()
-        self._settled = 0
+        self._read_until = 0
         self.history: list[Read | Filled] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Canvas:
@@ -122,22 +120,28 @@ class Canvas:
         self._ready = True
 
     @property
-    def block(self) -> range:
+    def open_block(self) -> range:
         """Return the positions of the model's first block that is not full, those of the prompt included."""
-        first = next(place for place in range(self.start, self.end) if place not in self.tokens)
+        first = next((place for place in range(self.start, self.end) if place not in self.tokens), self.end)
         size = self.capabilities.block or self.end
         return range(first - first % size, min(self.end, first - first % size + size))
 
-    def read_earlier(self) -> None:
-        """Read the text before the block once more, in one pass, as far as that was not done since it was filled.
+    def ended(self, ends: frozenset[int]) -> bool:
+        """Return whether a full block of a model of blocks holds an end of text; any other canvas is always filled."""
+        if not self.capabilities.block:
+            return False
+        return any(self.tokens[place] in ends for place in range(self.start, self.open_block.start))
 
-        Until then the entries there are of placeholders. With `Capabilities.block` no later pass needs to read it.
+    def read_full_blocks(self) -> None:
+        """Read the full blocks that were not read since they were filled, in one pass.
+
+        It replaces entries of placeholders. With `Capabilities.block`, later passes need not read them again.
         """
-        begin = self.block.start
-        if self._settled < begin:
-            places = range(self._settled, begin)
+        begin = self.open_block.start
+        if self._read_until < begin:
+            places = range(self._read_until, begin)
             self.read(torch.tensor([self.tokens[i] for i in places], device=self.device), places, "all", rows=0)
-            self._settled = begin
+            self._read_until = begin
 
     def read(
         self,

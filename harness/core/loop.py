@@ -62,7 +62,7 @@ class Decode:
 
 
 def decode(method: Method[Any], run: Run, keeps_drafts: bool = False, watched: bool = True) -> Decode:
-    """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
+    """Decode until the budget, the context or an end-of-text token; a canvas until it is full or has `Run.ended`.
 
     Args:
         keeps_drafts: return the drafts of some steps, so that they can be drafted again.
@@ -110,6 +110,7 @@ def _decoded(method: Method[Any], run: Run, keeps_drafts: bool, spans: list[list
         committed = advance(method, run, state)
         step_end = clock.stamp()
         emitted, ended = truncate(committed.emitted, room, run.eos)
+        ended |= run.ended
         if run.stop is not None and run.filling is None and (kept := run.stop(tokens, emitted)) is not None:
             emitted, ended = emitted[:kept], True
         tokens.extend(emitted)
@@ -158,7 +159,7 @@ def prefill(method: Method[Any], run: Run) -> None:
     """Read the prompt into the target, with the layers that the method taps."""
     if Requirement.ANY_ORDER in method.requirements:
         run.canvas.prefill()
-    elif Requirement.BIDIRECTIONAL not in method.requirements:  # a masked model computes its prompt anew in every pass
+    elif Requirement.BIDIRECTIONAL not in method.requirements:  # its prompt is read with the canvas
         run.target.tap(method.taps)
         run.target.prefill()
 

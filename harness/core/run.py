@@ -118,7 +118,7 @@ class Run:
 
     @property
     def canvas(self) -> Canvas:
-        """Return the target for a method that fills positions in any order; no token ends its text."""
+        """Return the target for a method that fills positions in any order; see `ended`."""
         if "" not in self.pictures:
             self.pictures[""] = self.models.canvas(self.budget)
         return self.pictures[""]
@@ -130,8 +130,13 @@ class Run:
 
     @property
     def eos(self) -> frozenset[int]:
-        """Return the ids that end the text; no token ends a canvas."""
+        """Return the ids that end the text, none if it is a canvas."""
         return frozenset() if "" in self.pictures else self.text_ends
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the canvas is of blocks, and a full one holds an end of text."""
+        return self.filling is not None and self.filling.ended(self.text_ends)
 
     @property
     def emitted(self) -> int:

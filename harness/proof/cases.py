@@ -35,7 +35,7 @@ class Case:
     Args:
         masked: a masked model, whose last id is the mask; with a grid, an order-free one, whose queries it is.
         noise: that of a masked model; "uniform" if it has no mask.
-        block: positions of the blocks of a masked model; 0: it has none.
+        block: block size of a masked model, or 0 if it has no blocks.
         batch: rows decoded in lock step, one of which is enumerated.
         joint: all rows are enumerated together, so that it shows whether they depend on each other.
         sharpness: of a text's distributions. In sharp ones a cut leaves a point mass at most positions.
@@ -66,7 +66,7 @@ class Case:
         """Return the model under the name of a real one, so that no name tells a method that it is on a toy."""
         preset = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            sizes = ("vocabulary", "seed", "grid", "noise", "block")
+            sizes = ("vocabulary", "seed", "eos", "grid", "noise", "block")
             return MaskedTabular(preset, {key: getattr(self, key) for key in sizes})
         names = ("vocabulary", "seed", "eos", "grid", "sharpness", "alike", "guidance", "state")
         return Tabular(preset, {"context": CONTEXT, **{key: getattr(self, key) for key in names}})
@@ -167,11 +167,11 @@ MASKED_CASES = (
     Case(3, 4, 32, Sampling(0.0), masked=True),
     Case(3, 4, 33, Sampling(0.5), prompt=(0, 1), masked=True),
     Case(4, 4, 34, Sampling(1.0, top_p=0.8), masked=True),
-    Case(3, 4, 39, Sampling(1.0), masked=True, block=2),
+    Case(3, 4, 39, Sampling(1.0), eos=(1,), masked=True, block=2),
 )
-"""Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide.
+"""Of two or three tokens and a mask; 1, 2 and 4 steps divide the length.
 
-Entries of the last one see their block and earlier ones; its first block begins in the prompt.
+The last one has blocks, the first of which begins in the prompt, and a full block with an end of text is the last.
 """
 
 UNIFORM_CASES = (

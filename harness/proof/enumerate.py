@@ -335,7 +335,7 @@ def output_law(
             watch(before * weight, number, node.tokens, after.tokens[len(node.tokens) :])
             emitted, ended = truncate(after.tokens[len(node.tokens) :], room - len(node.tokens), after.run.eos)
             tokens = output(after.run, node.tokens + emitted)
-            if ended or len(tokens) == room:
+            if ended or after.run.ended or len(tokens) == room:
                 law[tokens] = law.get(tokens, 0.0) + before * weight
                 continue
             clocks = {key: region for key, region in after.clocks.items() if key >= len(after.run.target)}

@@ -110,8 +110,12 @@ target_layer_ids vocab_size"""
 """Keys of a configuration that are read."""
 USUAL: Mapping[str, Any] = {
     "attention_bias": False,
+    "final_logit_softcapping": 0.0,
     "hidden_act": "silu",
+    "input_embedding_scale": 1.0,
+    "is_causal": False,
     "markov_head_type": "vanilla",
+    "output_multiplier": 1.0,
     "use_sliding_window": False,
 }
 """Keys that change the computation, with the one value that is computed."""
@@ -123,6 +127,12 @@ OF_TARGET = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of a DSpark file that are copies of the target's, which are read from the target."""
 
 
+def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration states; fields in ``dflash_config`` go first, as z-lab reads them."""
+    stated = {**config, **(config.get("dflash_config") or {})}
+    return {key: value for key, value in stated.items() if value is not None}
+
+
 def read_shape(folder: Path) -> BlockDrafterShape:
     """Return the shape that a folder's configuration states.
 
@@ -132,9 +142,9 @@ def read_shape(folder: Path) -> BlockDrafterShape:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        ahead = "dflash_config" not in config
-        of_target = config if ahead else config["dflash_config"]
-        checkpoint.check_usual(path, config, USUAL, "block drafters")
+        stated, architecture = _stated(config), "".join(config.get("architectures") or ())
+        ahead = "DSpark" in architecture or ("DFlash" not in architecture and "dflash_config" not in config)
+        checkpoint.check_usual(path, stated, USUAL, "block drafters")
         if "sliding_attention" in (config.get("layer_types") or ()):
             raise WeightsError(f"{path} has layers with a sliding window, and only full attention is computed here")
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
@@ -147,9 +157,9 @@ def read_shape(folder: Path) -> BlockDrafterShape:
             int(config.get("head_dim") or width // heads),
             int(config["intermediate_size"]),
             int(config["num_hidden_layers"]),
-            tuple(int(layer) + 1 for layer in of_target["target_layer_ids"]),
-            int(config["block_size"]),
-            int(of_target["mask_token_id"]),
+            tuple(int(layer) + 1 for layer in stated["target_layer_ids"]),
+            int(stated["block_size"] if ahead else stated.get("block_size", 16)),  # as in z-lab's code
+            int(stated["mask_token_id"]),
             int(config["vocab_size"]),
             ahead,
             int(config.get("markov_rank") or 0),
@@ -183,12 +193,7 @@ class BlockLayer(nn.Module):
         sizes = {"q_proj": shape.heads * depth, "k_proj": shape.kv_heads * depth, "v_proj": shape.kv_heads * depth}
         self.self_attn = nn.ModuleDict({name: nn.Linear(width, size, bias=False) for name, size in sizes.items()})
         self.self_attn["o_proj"] = nn.Linear(shape.heads * depth, width, bias=False)
-        self.self_attn.update(
-            {
-                "q_norm": RootMeanSquareNorm(depth, shape.eps),
-                "k_norm": RootMeanSquareNorm(depth, shape.eps),
-            }
-        )
+        self.self_attn.update({f"{part}_norm": RootMeanSquareNorm(depth, shape.eps) for part in "qk"})
         self.mlp = nn.ModuleDict({name: nn.Linear(width, inner, bias=False) for name in ("gate_proj", "up_proj")})
         self.mlp["down_proj"] = nn.Linear(inner, width, bias=False)
         self.input_layernorm = RootMeanSquareNorm(width, shape.eps)
@@ -258,7 +263,7 @@ class BlockDrafterNet(nn.Module):
         """
         net = cls(read_shape(folder))
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        warn_unread(folder / "config.json", config, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
+        warn_unread(folder / "config.json", _stated(config), f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
         state = {key: value for key, value in checkpoint.tensors(folder).items() if key not in OF_TARGET}
         checkpoint.fill(folder, net, state, {})
         return net.eval().requires_grad_(False)

@@ -229,6 +229,22 @@ RULES = {"threshold": 0.9, "factor": 1.0, "entropy": 0.15, "static": 1.0, "joint
 """Rules of how many positions a pass fills, and the number of each unless it is given, as in ``threshold:0.8``."""
 
 
+def rule_of(rule: str) -> tuple[str, float] | None:
+    """Return the name and the number of a rule such as ``threshold:0.8``, or None if it is none of `RULES`."""
+    name, _, number = rule.partition(":")
+    try:
+        bound = float(number or RULES[name])
+    except (KeyError, ValueError):
+        return None
+    allowed = bound >= 1 and bound % 1 == 0 if name == "static" else bound >= 0
+    return (name, bound) if name in RULES and allowed else None
+
+
+def sums_before(entropies: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
+    """Return the sum of the entropies before each of them."""
+    return torch.cat([entropies.new_zeros(1), entropies.cumsum(0)[:-1]])  # not the sum less the last one, which rounds
+
+
 def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) -> int:
     """Return how many of the most confident positions a rule fills: one at least.
 
@@ -248,7 +264,7 @@ def filled_by_rule(rule: str, bound: float, confidences: Float[Tensor, " M"]) ->
     elif rule == "factor":
         sure = (places + 1) * (1 - confidences) < bound  # which no later place fulfils, since the confidences fall
     else:
-        sure = confidences - confidences.cumsum(0) <= bound
+        sure = sums_before(-confidences) <= bound
     return max(1, int(sure.sum()))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import HashCache, mix
 from stridebench.harness.core.cache import Rows, Window
-from stridebench.harness.core.canvas import Canvas
+from stridebench.harness.core.canvas import Canvas, Read
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, advance, decode
@@ -218,8 +218,8 @@ class TestOutputDistribution:
             ),
             (
                 "stridebench.methods.masked_diffusion:MaskedDiffusion._block",
-                "range(begin, begin + size)",
-                "range(begin, min(canvas.end, begin + 2 * size))",
+                "min(begin + size, whole.stop)",
+                "min(begin + 2 * size, whole.stop)",
                 "blocks",
             ),
             ("stridebench.methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
@@ -512,6 +512,26 @@ class TestConfidence:
 
 
 class TestCanvas:
+    def test_a_block_is_a_part_of_a_models_block_and_guidance_reads_whole_ones(self) -> None:
+        model = MaskedTabular("masked_tabular", {"vocabulary": 3, "context": 99, "block": 4})
+        method = MaskedDiffusion(rule="static:9", block=3, cfg_scale=1.0)
+        draws = SeededDraws(0, "t", "p", 0)
+        run = open_run(model, lambda name: model, (0, 1, 0), Sampling(1.0), 7, draws)
+        state, places = method.start(run), []
+        while run.room:
+            places.append(advance(method, run, state).places)
+        assert places == [(3,), (4, 5, 6), (7,), (8, 9)]
+        assert [len(read.positions) for read in run.canvas.history if isinstance(read, Read)] == [
+            4,
+            4,
+            8,
+            8,
+            8,
+            8,
+            10,
+            10,
+        ]
+
     def test_a_recomputed_entry_attends_to_the_stored_entries(self) -> None:
         model = MaskedTabular("masked_tabular", {"vocabulary": 4})
         target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
@@ -577,7 +597,7 @@ class TestBadInput:
     def test_a_toy_with_fewer_than_three_ids_is_refused(self) -> None:
         with pytest.raises(
             UsageError,
-            match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, grid, block, noise, of 3 ids",
+            match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, grid, block, eos, noise, of 3 ids",
         ):
             MaskedTabular("masked_tabular", {"vocabulary": 2})
 

@@ -244,14 +244,14 @@ class TestModels:
         board.read(ids[:PROMPT], range(PROMPT), "all", rows=0)
         given, blind = None, torch.zeros(1, sudoku.CELLS, len(IDS))
         for _ in range(2):
-            logits = board.read(ids[PROMPT:], board.block, "all", given=given)
+            logits = board.read(ids[PROMPT:], board.open_block, "all", given=given)
             expected = tiny.restored(model, ids[None], blind if given is None else given.softmax(1)[None])[0]
             assert logits.sub(expected).abs().max() < 1e-4
             given = logits
         whole = Canvas(loaded.cache(), loaded.capabilities, puzzle, length=sudoku.CELLS, stopwatch=watch)
         at_once = whole.read(ids, range(len(ids)), "all", rows=sudoku.CELLS, given=expected)
         assert at_once.sub(tiny.restored(model, ids[None], expected.softmax(1)[None])[0]).abs().max() < 1e-4
-        with pytest.raises(UsageError, match=r"the noise of the model in .* is uniform; its preset says another"):
+        with pytest.raises(UsageError, match=r"the model in .* has noise uniform; set `noise: uniform` in its preset"):
             MaskedModel.load("sudoku-uniform", params, "fp32", "cpu")
 
     def test_the_judge_that_nothing_names_is_the_twin(self) -> None:

@@ -63,9 +63,9 @@ BLOCK = {
 }
 """Names within a block of LLaDA, and within a layer of Llama."""
 CONDITIONING = "self_conditioning"
-"""The matrix [E, E] of a model that reads its last logits: their probabilities times embeddings times it are added."""
+"""Matrix W [E, E] of a model that reads its last logits: softmax(logits) @ embeddings @ W.T is added."""
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-"""The decoder's names of the tensors that are one if the configuration ties them."""
+"""The decoder's two tensors that are one if the configuration ties them."""
 PLAIN = {
     "block_type": "llama",
     "layer_norm_type": "rms",
@@ -79,8 +79,12 @@ PLAIN = {
     "scale_logits": False,
 }
 """Values that LLaDA's configuration must have, because the decoder computes these only."""
+QWEN_USUAL = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False}
+"""The same of Dream and SDAR."""
+SDAR_BLOCK, SDAR_MASK = 4, "<|MASK|>"
+"""For an SDAR model whose configuration names none: the block size of its ``generate.py``, and its mask."""
 TURN_END = {"LLaDA": "<|eot_id|>", "SDAR": "<|im_end|>"}
-"""Ends of a turn, which end answers too; the configurations name the end of text alone."""
+"""The token that ends a turn, and so an answer; config.json names only the end of text."""
 LLADA_SIZES = {
     "hidden_size": "d_model",
     "intermediate_size": "mlp_hidden_size",
@@ -90,7 +94,7 @@ LLADA_SIZES = {
 }
 """Sizes of transformers' configuration, and their names in LLaDA's."""
 DECODERS = {"LLaDA": LlamaForCausalLM, "Dream": Qwen2ForCausalLM, "SDAR": Qwen3ForCausalLM}
-"""Of transformers, by family."""
+"""Decoders of transformers by family."""
 
 
 def llada_name(key: str) -> str:
@@ -105,11 +109,12 @@ def llada_name(key: str) -> str:
 
 @dataclass(frozen=True)
 class PublishedCheckpoint:
-    """A checkpoint of the family LLaDA or Dream.
+    """A checkpoint of LLaDA, Dream or SDAR.
 
     Args:
         mask: id of a masked position, or None if the model knows uniform noise.
         shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
+        block: as `Capabilities.block`.
         conditioned: whether it reads the logits of an earlier pass.
     """
 
@@ -161,10 +166,14 @@ def read_config(name: str, folder: Path) -> PublishedCheckpoint:
         raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
 
 
+def _check_usual(name: str, file: Path, fields: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    for key, value in usual.items():
+        if fields.get(key, value) != value:
+            raise WeightsError(f"{name}: {file} has {key}: {fields[key]!r}; served is {value!r}")
+
+
 def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
-    odd = [key for key, value in PLAIN.items() if fields.get(key, value) != value]
-    if odd:
-        raise WeightsError(f"{name}: {file} has {odd[0]}: {fields[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
+    _check_usual(name, file, fields, PLAIN)
     sizes = {name: fields[published] for name, published in LLADA_SIZES.items()}
     sizes["vocab_size"] = fields.get("embedding_size") or fields["vocab_size"]
     sizes["num_key_value_heads"] = fields.get("n_kv_heads") or fields["n_heads"]
@@ -173,17 +182,29 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
 
 
 def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
-    return _checkpoint("Dream", Qwen2Config, fields, _qwen_sizes(fields))
+    if fields.get("block_size"):
+        raise ValueError(f"block_size is {fields['block_size']}; the shifted rows of Dream have no blocks here")
+    return _checkpoint("Dream", Qwen2Config, fields, _qwen_sizes(name, file, fields))
 
 
 def _sdar(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
-    if int(fields["block_size"]) < 1:
-        raise ValueError(f"block_size is {fields['block_size']}; an SDAR model has blocks of 1 or more")
-    sizes = {**_qwen_sizes(fields), "head_dim": fields["head_dim"], "attention_bias": fields["attention_bias"]}
-    return _checkpoint("SDAR", Qwen3Config, fields, sizes)
+    block, mask = fields.get("block_size") or SDAR_BLOCK, fields.get("mask_token_id")
+    if mask is None and (added := file.with_name("added_tokens.json")).is_file():
+        mask = json.loads(added.read_text(encoding="utf-8")).get(SDAR_MASK)
+    if mask is None:
+        raise WeightsError(
+            f"{name}: {file} has no mask_token_id, and no added_tokens.json beside it has {SDAR_MASK}; fetch the "
+            f"whole folder"
+        )
+    if int(block) < 1:
+        raise ValueError(f"block_size is {block}; an SDAR model has blocks of 1 or more")
+    sizes = {"head_dim": fields["head_dim"], "attention_bias": bool(fields.get("attention_bias"))}
+    stated = {**fields, "block_size": block, "mask_token_id": mask}
+    return _checkpoint("SDAR", Qwen3Config, stated, {**_qwen_sizes(name, file, fields), **sizes})
 
 
-def _qwen_sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _qwen_sizes(name: str, file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    _check_usual(name, file, fields, QWEN_USUAL)
     sizes = {name: fields[name] for name in ("vocab_size", "num_key_value_heads", *LLADA_SIZES)}
     return {**sizes, "tie_word_embeddings": bool(fields.get("tie_word_embeddings", False))}
 
@@ -194,12 +215,12 @@ def _checkpoint(family: str, kind: Any, fields: Mapping[str, Any], sizes: Mappin
         rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
         **sizes,
     )
-    mask, eos = fields["mask_token_id"], int(fields["eos_token_id"])
+    mask, eos = fields["mask_token_id"], transformers_models.end_ids(fields["eos_token_id"])
     block, conditioned = int(fields.get("block_size") or 0), bool(fields.get("self_conditioning"))
     if (mask is None) != conditioned:
         raise ValueError(f"mask_token_id is {mask!r} and self_conditioning {conditioned}; one of the two is needed")
     mask = None if mask is None else int(mask)
-    return PublishedCheckpoint(family, config, mask, frozenset({eos}), family == "Dream", block, conditioned)
+    return PublishedCheckpoint(family, config, mask, eos, family == "Dream", block, conditioned)
 
 
 def read_model(name: str, folder: Path, published: PublishedCheckpoint, dtype: torch.dtype) -> Any:
@@ -253,7 +274,7 @@ class MaskedModel(TokenizedAdapter):
         published = read_config(name, folder)
         if published.conditioned != (Requirement.LAST_LOGITS in cls.meets(params)):
             kind = "uniform" if published.conditioned else "mask"
-            raise UsageError(f"{name}: the noise of the model in {folder} is {kind}; its preset says another")
+            raise UsageError(f"{name}: the model in {folder} has noise {kind}; set `noise: {kind}` in its preset")
         model = read_model(name, folder, published, TYPES[dtype]).to(device).eval().requires_grad_(False)
         tokenizer = _tokenizer(folder, published.family)
         chat.fit(name, template, tokenizer)

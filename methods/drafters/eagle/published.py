@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError, warn_unread
+from stridebench.harness.errors import WeightsError, WeightsWarning, warn_unread
 from stridebench.methods.drafters import checkpoint
 
 if TYPE_CHECKING:
@@ -337,11 +338,11 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShap
     published = checkpoint.tensors(folder, part="mtp")
     settings = {**config, **(config.get("transformer_layer_config") or {})}
     if layer := renamed_mtp(published):
+        if sum(key.endswith(("eh_proj.weight", "input_proj.weight")) for key in published) > 1:
+            warnings.warn(f"{folder} has several MTP layers; the first one drafts at every depth", WeightsWarning, 2)
         published = layer
         if (share := settings.get("partial_rotary_factor") or 1.0) != 1.0:
-            raise WeightsError(
-                f"{folder}/config.json has partial_rotary_factor: {share}, and whole heads are rotated here"
-            )
+            raise WeightsError(f"{folder}/config.json has partial_rotary_factor: {share}; whole heads are rotated here")
         settings |= {"num_hidden_layers": 1, "mtp": True, "hidden_first": settings.get("model_type") == "mimo"}
         return _filled(folder, published, settings, False, make)
     check_keys(folder, config)

@@ -68,7 +68,10 @@ class BlockStudent(nn.Module):
         self.net, self.lessons = net, lessons
 
     def blocks(self, chosen: Sequence[Example], anchors: Sequence[Sequence[int]]) -> Blocks:
-        """Return the blocks at these anchors of each example; an anchor has a token before it and one behind it."""
+        """Return the blocks at these anchors of each example, on the student's device.
+
+        An anchor has a token before it and one behind it.
+        """
         shape, lengths = self.net.shape, [len(example.tokens) for example in chosen]
         first = [sum(lengths[:number]) for number in range(len(chosen))]
         owner = torch.tensor([number for number, own in enumerate(anchors) for _ in own])
@@ -84,7 +87,7 @@ class BlockStudent(nn.Module):
         passage = torch.arange(len(chosen)).repeat_interleave(torch.tensor(lengths))
         of_context = (passage == owner[:, None]) & (places < anchor[:, None])
         of_block = torch.eye(len(anchor), dtype=torch.bool).repeat_interleave(shape.block, 1)
-        return Blocks(
+        blocks = Blocks(
             hidden[:, 0, :-1].flatten(1).float(),
             places,
             rows,
@@ -95,6 +98,7 @@ class BlockStudent(nn.Module):
             hidden[target - 1, :, -1].float(),
             counted,
         )
+        return Blocks(*(part.to(self.lessons.embed.device) for part in blocks))
 
     def _forced(
         self, chosen: Sequence[Example], owner: Int[Tensor, " A"], drafted: Int[Tensor, "A K"]
@@ -151,7 +155,7 @@ def block_figures(student: BlockStudent) -> dict[str, float]:
     shape = student.net.shape
     shares = _measured(student, student.net)
     if shape.rank:
-        rows_alone = BlockDrafterNet(replace(shape, rank=0, confidence=""))
+        rows_alone = BlockDrafterNet(replace(shape, rank=0, confidence="")).to(student.lessons.embed.device)
         rows_alone.load_state_dict(student.net.state_dict(), strict=False)
         shares |= {f"{key}_rows": value for key, value in _measured(student, rows_alone).items()}
     controls = {"untrained": BlockDrafterNet(shape).to(student.lessons.embed.device), "shuffled": shuffled(student.net)}
@@ -177,7 +181,7 @@ def _measured(student: BlockStudent, net: BlockDrafterNet) -> dict[str, float]:
             error = net.markov.confidence(hidden, blocks.before).sigmoid() - accepted
             values |= {"confidence_error": error.abs(), "confidence_mean": error}
         for key, value in values.items():
-            sums[key] = sums.get(key, torch.zeros(counted.shape[1])) + (value * counted).sum(0)
+            sums[key] = sums.get(key, torch.zeros(counted.shape[1])) + (value * counted).sum(0).cpu()
     total = sums.pop("counted")
     whole = {key: float(abs(sums.pop(key).sum() / total.sum())) for key in list(sums) if key.startswith("confidence")}
     return whole | {f"{key}_{d + 1}": float(row[d] / total[d]) for key, row in sums.items() for d in range(len(total))}
@@ -265,9 +269,7 @@ class BlockRecipe(Recipe):
         train, net = student.lessons.train, student.net
         chosen = [train[i] for i in random.choice(len(train), min(self.rows, len(train)), replace=False)]
         blocks = student.blocks(chosen, [self._anchors(example, random) for example in chosen])
-        device = student.lessons.embed.device
-        blocks = Blocks(*(part.to(device) for part in blocks))
-        with autocast(device=device.type):
+        with autocast(device=student.lessons.embed.device.type):
             hidden = student.hidden(blocks, net)
         hidden = hidden.float()
         p = student.target_logits(blocks.heads).softmax(-1)

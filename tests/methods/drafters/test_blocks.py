@@ -84,9 +84,28 @@ def test_the_shape_of_a_published_file(tmp_path: Path) -> None:
     assert taps_of("dflash") == BLOCK_TAPS
 
 
+def test_fields_of_dflash_lie_in_its_part_or_beside_it(tmp_path: Path) -> None:
+    """As z-lab's model reads them; 16 is its block size if none is named."""
+    folder = PublishedBlocks().save(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    ids, named = config.pop("dflash_config"), {"architectures": ["DFlashDraftModel"]}
+    shapes = []
+    for more in (
+        {"dflash_config": {**ids, "block_size": 4}, "block_size": 9},
+        {**ids, **named},
+        {**ids, **named, "block_size": None},
+        {**ids, "architectures": ["Qwen3DSparkModel"]},
+    ):
+        (folder / "config.json").write_text(json.dumps({**config, **more}))
+        shapes.append(read_shape(folder))
+    assert [(shape.block, shape.ahead) for shape in shapes] == [(4, False), (4, False), (16, False), (4, True)]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"is_causal": True}, "is_causal: True"),
+        ({"dflash_config": {"output_multiplier": 0.2}}, "output_multiplier: 0.2"),
         ({"layer_types": ["sliding_attention"]}, "sliding window"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"markov_head_type": "gated"}, "markov_head_type: 'gated'"),

@@ -232,17 +232,28 @@ def test_it_decodes_without_a_mask_in_the_output(folder: Path, kind: str, order:
     assert sum(step.nfe for step in result.steps) == (16 if each_block else 4)
 
 
+@pytest.mark.parametrize("cache", ["none", "blocks"])
+def test_a_text_of_blocks_ends_with_the_block_that_holds_its_end(cache: Any, tmp_path: Path) -> None:
+    texts = []
+    for number, end in enumerate((MASK, 41)):  # no text has a mask
+        model = load(folder_of("sdar_1.7b", tmp_path / str(number), eos_token_id=end))
+        run = open_run(model, {"x": model}.__getitem__, PROMPT[:3], Sampling(1.0), 16, SeededDraws(0, "t", "p", 0))
+        texts.append(decode(MaskedDiffusion(rule="static:1", cache=cache), run).tokens)
+    whole, text = texts
+    assert text == whole[:13] and 41 in text[9:] and 41 not in text[:9], "the blocks begin at 1, 5, 9 and 13"
+
+
 @pytest.mark.parametrize("rule", ["static:1", "threshold:0.3", "joint:0.3"])
 @pytest.mark.parametrize(("kind", "changed"), [("sdar_1.7b", {}), ("llada_8b", {"block_size": 8})])
 def test_the_entries_of_full_blocks_may_be_reused(
     kind: str, changed: dict[str, int], rule: str, tmp_path: Path
 ) -> None:
     """The tokens are those of passes over the whole text, and no pass but those that write entries reads it again."""
-    model = load(folder_of(kind, tmp_path / "w", **changed))
+    model = load(folder_of(kind, tmp_path / "w", **changed, eos_token_id=MASK))  # which no text has
     results = []
     for cache in ("none", "blocks"):
         draws = SeededDraws(0, "t", "p", 0)
-        run = open_run(model, lambda name: model, PROMPT[:3], Sampling(1.0), 16, draws)
+        run = open_run(model, {"x": model}.__getitem__, PROMPT[:3], Sampling(1.0), 16, draws)
         results.append((decode(MaskedDiffusion(rule=rule, cache=cache), run).tokens, run.canvas))
     (tokens, whole), (same, canvas) = results
     written = [len(read.positions) for read in canvas.history if isinstance(read, Read) and read.rows == 0]
@@ -295,6 +306,33 @@ def tokenizer_files(folder: Path, kind: str) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+def test_an_sdar_folder_without_its_block_and_mask_has_those_of_its_release(tmp_path: Path) -> None:
+    folder = folder_of("sdar_1.7b", tmp_path / "w")
+    config = json.loads((folder / "config.json").read_text())
+    bare = {key: value for key, value in config.items() if key not in ("block_size", "mask_token_id")}
+    (folder / "config.json").write_text(json.dumps({**bare, "eos_token_id": [3, 5]}))
+    with pytest.raises(WeightsError, match=r"no mask_token_id, and no added_tokens\.json beside it has <\|MASK\|>"):
+        read_config("x", folder)
+    (folder / "added_tokens.json").write_text(json.dumps({"<|MASK|>": 44}))
+    published = read_config("x", folder)
+    assert (published.block, published.mask, published.eos) == (4, 44, {3, 5})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "message"),
+    [
+        ("sdar_1.7b", {"rope_scaling": {"rope_type": "yarn"}}, r"has rope_scaling: .*; served is None"),
+        ("sdar_1.7b", {"block_size": -4}, r"block_size is -4; an SDAR model has blocks of 1 or more"),
+        ("dream_7b", {"use_sliding_window": True}, r"has use_sliding_window: True; served is False"),
+        ("dream_7b", {"block_size": 4}, r"block_size is 4; the shifted rows of Dream have no blocks here"),
+    ],
+)
+def test_another_computation_is_refused(kind: str, changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[kind] | changed))
+    with pytest.raises(WeightsError, match=message):
+        read_config("x", tmp_path)
+
+
 def test_a_text_ends_at_the_first_end_of_text_id(kind: str, tmp_path: Path) -> None:
     folder = folder_of(kind, tmp_path / "w", eos_token_id=9)
     tokenizer_files(folder, kind)
@@ -302,14 +340,15 @@ def test_a_text_ends_at_the_first_end_of_text_id(kind: str, tmp_path: Path) -> N
     assert model.encode("cab") == [2, 0, 1] and model.decode([2, 0, 9, 1]).replace(" ", "") == "ca"
 
 
-def test_the_end_of_a_turn_ends_an_answer_of_llada_too(tmp_path: Path) -> None:
-    """LLaDA's configuration names the end of text alone; its tokenizer has <|eot_id|>."""
-    folder = folder_of("llada_8b", tmp_path / "w", eos_token_id=9)
+@pytest.mark.parametrize(("kind", "turn"), [("llada_8b", "<|eot_id|>"), ("sdar_1.7b", "<|im_end|>")])
+def test_the_end_of_a_turn_ends_an_answer_too(kind: str, turn: str, tmp_path: Path) -> None:
+    """The configuration names the end of text alone; the tokenizer has the other one."""
+    folder = folder_of(kind, tmp_path / "w", eos_token_id=9)
     tokenizer_files(folder, "llada_8b")
     file = folder / "tokenizer.json"
     document = json.loads(file.read_text())
     number = len(document["model"]["vocab"])
-    mark = {"id": number, "content": "<|eot_id|>", "single_word": False, "lstrip": False, "rstrip": False}
+    mark = {"id": number, "content": turn, "single_word": False, "lstrip": False, "rstrip": False}
     document["added_tokens"] = [{**mark, "normalized": False, "special": True}]
     file.write_text(json.dumps(document))
     capabilities = load(folder).capabilities

@@ -145,7 +145,7 @@ def test_a_masked_model_reads_a_block_in_a_decode_as_in_its_training(tmp_path: P
     ids = tokens[0, :12].clone()
     ids[[8, 10, 11]] = recipe.mask
     canvas = Canvas(model.cache(), model.capabilities, ids[:8].tolist(), length=8, stopwatch=Stopwatch(CpuClock()))
-    canvas.read_earlier()
+    canvas.read_full_blocks()
     logits = canvas.read(ids[8:], range(8, 12), "all")
     expected[:, recipe.mask] = float("-inf")
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
