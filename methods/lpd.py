@@ -28,19 +28,18 @@ from stridebench.harness.registry import METHODS
 Cell = tuple[int, int]
 """Row and column."""
 NEAR = 1.0
-"""Least closeness of a cell that is taken for its known neighbours."""
+"""Least closeness of a cell that counts as next to known ones."""
 
 
 @METHODS.register("lpd")
 @dataclass(frozen=True)
 class LPD(Method[list[list[int]]]):
-    """Fill groups of cells: first those next to known cells, apart from each other, then those farthest away.
+    """Fill groups of cells: first those next to known cells, apart from each other, then those farthest from these.
 
     Args:
         groups: s, sizes of the groups in their order, with commas between them; the last one repeats. 1 is one cell a
             pass. The paper has 1,2,4,5,7,8,10,11,12,14,15,16,17,18,18,19,19,20,20,20 for 16x16 cells.
-        repulsion: r, cells of a group that are taken for their neighbours are farther apart than this, the larger of
-            their distances in rows and in columns.
+        repulsion: r; cells taken for their known neighbours are more than r apart, in rows or in columns.
         order_seed: of the first cell and of the order of cells that are equally close.
     """
 

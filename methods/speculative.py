@@ -27,6 +27,7 @@ from stridebench.methods.drafters.draft_model import (
     DROPPED_FOR_ITS_PROBABILITY,
     HEAD_FILES,
     MOST_PROBABLE_DRAFTS,
+    NOT_NORMALISED,
     OTHER_PROBS_RECORDED,
     AcceptanceHead,
     DraftLength,
@@ -38,6 +39,7 @@ from stridebench.methods.verifiers.rejection import (
     COMPARED_WITH_NEIGHBOUR,
     CORRECTION_FROM_TARGET,
     DRAFT_ACCEPTED_TOO_OFTEN,
+    MIN_P_SKIPPED,
     verify_chain,
     verify_match,
 )
@@ -106,6 +108,8 @@ class Speculative(Method[ModelDrafter]):
         STOP_WITH_TOKEN_RESIDUAL,
         COMPARED_WITH_NEIGHBOUR,
         SURE_TARGET_OVERRULED,
+        NOT_NORMALISED,
+        MIN_P_SKIPPED,
     )
 
     def __post_init__(self) -> None:

@@ -88,7 +88,7 @@ class MaskedTabular(EnumerableBackbone):
 class MaskedTabularCache(HashCache):
     """The entries of a `MaskedTabular`.
 
-    An entry reads whole entries, but of those of its pass that read it too, token and position only.
+    An entry hashes the entries that it sees; of those that see it too, only token and position.
     """
 
     def extend(self, window: Window) -> Rows:

@@ -27,7 +27,7 @@ def incompatibility(method: Method[Any] | PlannedMethod, backbone: Spec) -> str 
         return f"{LACKS} {', '.join(lacking)}"
     for need, kind in ((Requirement.BIDIRECTIONAL, "a masked"), (Requirement.QUERIES, "an order-free")):
         if need in backbone.meets() - method.requirements:
-            return f"the backbone is {kind} model, whose rows give no law of a next token"
+            return f"the backbone is {kind} model, whose rows give no distribution of a next token"
     if method.one_branch and backbone.guided():
         return "the backbone is guided, and the method's heads have one branch: take it at guidance 1"
     if backbone.adapter == "tabular":

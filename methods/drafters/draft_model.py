@@ -345,6 +345,12 @@ OTHER_PROBS_RECORDED = Mutant(
     "probs.append((q + 0.1) / (q + 0.1).sum())",
     "the recorded distribution is not the one that was sampled",
 )
+NOT_NORMALISED = Mutant(
+    f"{__name__}:ModelDrafter.propose",
+    "probs.append(q)",
+    "probs.append(q / 2)",
+    "tli_unnormalised: the recorded distribution still lacks the share of tokens that the target does not have",
+)
 MOST_PROBABLE_DRAFTS = Mutant(
     f"{__name__}:ModelDrafter._token",
     'run.draws.categorical(q, "draft")',

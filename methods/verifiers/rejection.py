@@ -187,3 +187,11 @@ COMPARED_WITH_NEIGHBOUR = Mutant(
     "y.append(draws.race(p[max(0, k - 1) : max(1, k)], _keys(first + k, 1)))",
     "drafts are compared with samples of the row before theirs",
 )
+MIN_P_SKIPPED = Mutant(
+    "stridebench.harness.core.run:Run.probs",
+    "return warp(logits, self.sampling)",
+    "cut = self.sampling\n"
+    "    cut = type(cut)(cut.temperature, cut.top_k, cut.top_p, order=cut.order) if len(logits) > 1 else cut\n"
+    "    return warp(logits, cut)",
+    "min_p_skipped_on_verified: tokens below min-p are not left out where drafts are verified, as in vLLM #42744",
+)

@@ -177,7 +177,7 @@ class TestReference:
         [(kind, mutant) for kind in (LPD, PAR) for mutant in kind.mutants],
         ids=lambda x: str(x)[:40],
     )
-    def test_planted_bugs_are_caught(self, method: type[LPD] | type[PAR], mutant: Mutant) -> None:
+    def test_injected_bugs_are_caught(self, method: type[LPD] | type[PAR], mutant: Mutant) -> None:
         assert try_one(mutant, method.variants()).caught
 
 

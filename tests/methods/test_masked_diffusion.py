@@ -506,6 +506,11 @@ class TestConfidence:
     ) -> None:
         assert filled_by_rule(rule, bound, torch.tensor(confidences, dtype=torch.float64)) == count
 
+    def test_the_entropies_before_a_position_do_not_round(self) -> None:
+        """1e-9 + 0.5 - 0.5 is 0 in fp32, and would fill the second position too."""
+        assert filled_by_rule("entropy", 0.0, torch.tensor([-1e-9, -0.5])) == 1
+        assert filled_by_rule("entropy", 0.0, torch.tensor([-0.0, -0.5])) == 2
+
     def test_ties_go_to_the_first_position(self) -> None:
         draws = SeededDraws(0, "t", "p", 0)
         assert most_confident(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
@@ -581,10 +586,11 @@ class TestBadInput:
             ({"rule": "static:1.5"}, r"or another number"),
             ({"edit": 0.5}, r"edit and edits are of rule joint; rule is ''"),
             ({"rule": "joint", "edit": 1.5}, r"edit is 1.5 and edits 16; give 0 to 1, and 0 or more"),
-            ({"cache": "suffix"}, r"cache is 'suffix'; choose one of none, prefix, dual"),
+            ({"cache": "suffix"}, r"cache is 'suffix'; choose one of none, prefix, dual, blocks"),
             ({"cache": "dual", "cfg_scale": 1.0}, r"cache dual keeps one branch, and cfg_scale reads two"),
             ({"rule": "threshold:high"}, r"or another number"),
             ({"rule": "factor:-1"}, r"or another number"),
+            ({"rule": "threshold:nan"}, r"or another number"),
             ({"rule": "entropy"}, r"rule entropy is of order entropy"),
             ({"rule": "threshold", "steps": 2}, r"without steps"),
         ],
@@ -610,7 +616,8 @@ def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Pa
     }
     plan = expand(resolve({**settings, "max_new_tokens": 8, "temperature": [1.0], "prove": False}, Lines("test", None)))
     why = {(cell.label.split()[0], cell.backbone): cell.skip for cell in plan.cells if cell.role == "method"}
-    assert why["sjd", "masked-tabular"] == "the backbone is a masked model, whose rows give no law of a next token"
+    reason = "the backbone is a masked model, whose rows give no distribution of a next token"
+    assert why["sjd", "masked-tabular"] == reason
     assert "BIDIRECTIONAL" in (why["masked_diffusion", "tabular"] or "") and why["sjd", "tabular"] is None
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options())

@@ -61,7 +61,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             bad,
             "give 2 rows or more, and one of threshold:0.9, factor:1, entropy:0.15, static:1, or",
         )
-        for bad in ({"block": 1}, {"rule": "joint:0.5"}, {"rule": "entropy:x"}, {"rule": "entropy:-1"}, {"rule": ""})
+        for bad in (
+            {"block": 1},
+            *({"rule": rule} for rule in ("joint:0.5", "entropy:x", "entropy:-1", "", "threshold:nan", "static:0.5")),
+        )
     ),
     *(("lookahead", bad, "an ngram from 3, a window from 2") for bad in ({"ngram": 2}, {"window": 1}, {"guesses": 0})),
     ("masked_diffusion", {"steps": -1}, "steps, block, alg_temp and cfg_scale are 0 or more"),

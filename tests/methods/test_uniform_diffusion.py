@@ -63,8 +63,7 @@ def law_by_hand(method: UniformDiffusion, case: Case) -> Law:
                 kept.add(place)
             total += entropies[place]
         drawn = warp(z, case.sampling)
-        choices = [ids if i in kept else range(case.vocabulary) for i in range(len(x))]
-        for y in itertools.product(*choices):
+        for y in itertools.product(ids, repeat=len(x)):
             chances = [float(drawn[i, token]) if i in kept else 1 / case.vocabulary for i, token in enumerate(y)]
             if all(chances):
                 go_on(y, z, best, n - 1, weight * float(torch.tensor(chances, dtype=torch.float64).prod()))

@@ -283,7 +283,7 @@ class BlockRecipe(Recipe):
             terms = terms + functional.binary_cross_entropy_with_logits(
                 confidence, (1 - distance / 2).detach().clamp(0, 1), reduction="none"
             )
-        weight = torch.exp(-torch.arange(terms.shape[1], device=device) / self.fading) * blocks.counted
+        weight = torch.exp(-torch.arange(terms.shape[1], device=terms.device) / self.fading) * blocks.counted
         return (weight * terms).sum() / weight.sum().clamp_min(1e-6)
 
     def _anchors(self, example: Example, random: np.random.Generator) -> list[int]:

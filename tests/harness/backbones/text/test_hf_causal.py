@@ -225,8 +225,12 @@ def test_a_mask_is_one_id_or_an_error(key: str, field: str) -> None:
     setattr(llama.config, key, [7, 8])
     with pytest.raises(WeightsError, match=rf"{key} .* config\.json is \[7, 8\]; give the one id that it fills"):
         transformers_models.capabilities(llama, meets)
-    if key == "mask_token_id":  # of a causal model whose masks are not used
-        assert transformers_models.capabilities(llama, frozenset()).block_mask is None
+
+
+def test_the_mask_of_a_causal_model_that_fills_no_blocks_is_not_read() -> None:
+    llama = transformers_models.make_random("x", {"model_type": "llama", "config": SIZES, "seed": 1}, "sdpa")
+    llama.config.mask_token_id = [7, 8]
+    assert transformers_models.capabilities(llama, frozenset()).block_mask is None
 
 
 def test_a_model_that_fills_blocks_says_so_and_names_its_mask() -> None:
