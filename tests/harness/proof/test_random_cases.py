@@ -318,7 +318,7 @@ class TestDrawn:
     def test_a_case_of_a_number_stays_the_same_so_that_a_row_can_be_run_again(self) -> None:
         methods = [METHODS.get(name)() for name in ("speculative", "zipar", "masked_diffusion")]
         cases = [random_case(method, 0, index) for method in methods for index in range(100)]
-        assert hashlib.sha256(repr(cases).encode()).hexdigest()[:16] == "f57e58f8e2b51dcf"
+        assert hashlib.sha256(repr(cases).encode()).hexdigest()[:16] == "9fb013045f3b7919"
 
     def test_cases_vary_in_all_that_a_method_can_see(self) -> None:
         cases = [random_case(Shy(), SEED, index) for index in range(300)]
