@@ -52,6 +52,11 @@ class FinishedCell:
         numbers = self.totals.drop(columns="cluster")
         return dict(zip(map(str, numbers.columns), numbers.to_numpy(dtype=np.float64).T, strict=True))
 
+    @property
+    def rows_of_a_pass(self) -> float:
+        """Rows that a pass of the target read, on average; nan if there was none."""
+        return float(self.steps["rows"].sum()) / float(self.steps["nfe"].sum() or np.nan)
+
     @cached_property
     def steps(self) -> pd.DataFrame:
         """The steps that are not of warm-ups."""

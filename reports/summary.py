@@ -147,6 +147,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     row |= {name: value(METRICS[name], finished.figures) for name in PLAIN}
     row |= {"disturbed_steps": disturbed_share(finished.steps), "disturbed_by": cause_of_waits(cell.steps)}
     row["stopped"] = stopped_steps(finished.steps)
+    row["shorter_passes"] = 1.0 if base is None else max(1.0, base.rows_of_a_pass / finished.rows_of_a_pass)
     row |= (
         _latency(finished.steps, frame) | _speed(frame, base) | _drafter_cost(finished, base) | _quality(finished, base)
     )

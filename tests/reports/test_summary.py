@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,14 @@ def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:
     store.add(meta("ar", role="baseline"), [record(f"p{i}", [step(ms=80.0)] * 10) for i in range(12)])
     store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=20.0)] * 5) for i in range(12)])
     assert "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step" in flags(store)
+
+
+def test_a_speed_up_by_passes_over_fewer_rows_is_not_flagged() -> None:
+    """As of a masked model that reads its block instead of the whole canvas."""
+    store = empty()
+    store.add(meta("ar", role="baseline"), [record(f"p{i}", [replace(step(ms=80.0), rows=64)] * 10) for i in range(12)])
+    store.add(meta("m"), [record(f"p{i}", [replace(step(ms=20.0), rows=8)] * 10) for i in range(12)])
+    assert "disturbed timing" not in flags(store)
 
 
 def test_a_wrong_clock_shows_as_a_mismatch() -> None:
