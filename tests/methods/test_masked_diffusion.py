@@ -331,8 +331,15 @@ class TestEdits:
 
 class TestCaches:
     @pytest.mark.usefixtures("unchecked")
-    @pytest.mark.parametrize("case", [BLOCKS, T1, replace(BLOCKS, block=3, prompt=(0,))], ids=str)
-    @pytest.mark.parametrize("rule", ["threshold:0.6", "factor:1.5", "static:2", "joint:0.6"])
+    @pytest.mark.parametrize(
+        ("rule", "case"),
+        [
+            *((rule, BLOCKS) for rule in ("threshold:0.6", "factor:1.5", "static:2", "joint:0.6")),
+            ("static:2", replace(BLOCKS, block=3, prompt=(0,))),
+            ("static:2", T1),
+        ],
+        ids=str,
+    )
     def test_entries_of_full_blocks_change_nothing_on_a_model_of_blocks(self, rule: str, case: Case) -> None:
         """A model without blocks has one, which is never full, so that nothing is reused."""
         laws = [method_law(MaskedDiffusion(rule=rule, cache=cache), case) for cache in ("none", "blocks")]
