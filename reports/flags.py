@@ -132,10 +132,10 @@ def disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | N
     of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.steps)
     if of_baseline > WAITING_STEPS and steps <= WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {of_baseline:.0%} of the baseline's steps")
-    shorter = row.pop("shorter_passes")
-    speedup, low, tau = (_number(row, key) for key in ("speedup", "speedup_low", "tau"))
+    speedup, low, tau, shorter = (_number(row, key) for key in ("speedup", "speedup_low", "tau", "shorter_passes"))
+    del row["shorter_passes"]
     fastest = low if low is not None else speedup
-    if fastest is not None and tau and fastest > DISTURBED * tau * shorter:
+    if fastest is not None and tau and fastest > DISTURBED * tau * (shorter or 1.0):
         flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
     return flags
 

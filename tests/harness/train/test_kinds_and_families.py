@@ -45,7 +45,7 @@ def test_every_recipe_and_every_family_that_can_be_drafted_for_is_here() -> None
     every = list(lessons())
     assert {one.recipe for one in every} == set(GENERAL_RECIPES) and {str(one) for one in every} >= set(QUICK)
     without = set(stand_ins.stand_ins()) - {one.family for one in every}
-    assert without == {"llada", "dream", "sdar", "deepmesh"}, "masked models, and meshes whose hidden rows nothing reads"
+    assert without == {"llada", "dream", "sdar", "deepmesh"}, "masked models, and meshes without hidden rows"
 
 
 @pytest.mark.slow
