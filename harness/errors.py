@@ -9,8 +9,9 @@ import difflib
 import math
 import unicodedata
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 class StrideError(Exception):
@@ -137,6 +138,20 @@ def listed(keys: Sequence[str]) -> str:
     """The first ten keys, and how many more there are."""
     more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
     return ", ".join(keys[:NAMED]) + more
+
+
+def check_usual(path: Path, stated: Mapping[str, Any], usual: Mapping[str, Any], what: str) -> None:
+    """Refuse a configuration that asks for a computation that is not done here.
+
+    Args:
+        usual: keys with the one value that is computed.
+
+    Raises:
+        WeightsError: a key has another value.
+    """
+    for key, value in usual.items():
+        if stated.get(key, value) != value:
+            raise WeightsError(f"{path} has {key}: {stated[key]!r}, and only {what} with {value!r} are computed here")
 
 
 def warn_unread(file: Path, keys: Iterable[str], known: str) -> None:

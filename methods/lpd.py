@@ -39,7 +39,7 @@ class LPD(Method[list[list[int]]]):
     Args:
         groups: s, sizes of the groups in their order, with commas between them; the last one repeats. 1 is one cell a
             pass. The paper has 1,2,4,5,7,8,10,11,12,14,15,16,17,18,18,19,19,20,20,20 for 16x16 cells.
-        repulsion: r; cells taken for their known neighbours are more than r apart, in rows or in columns.
+        repulsion: r; of cells taken for their known neighbours, the larger distance in rows or columns exceeds r.
         order_seed: of the first cell and of the order of cells that are equally close.
     """
 

@@ -127,10 +127,9 @@ class Canvas:
         return range(first - first % size, min(self.end, first - first % size + size))
 
     def ended(self, ends: frozenset[int]) -> bool:
-        """Return whether a full block of a model of blocks holds an end of text; any other canvas is always filled."""
-        if not self.capabilities.block:
-            return False
-        return any(self.tokens[place] in ends for place in range(self.start, self.open_block.start))
+        """Return whether the newest full block of a model of blocks holds an end of text; others are always filled."""
+        size, full = self.capabilities.block, self.open_block.start
+        return any(self.tokens[place] in ends for place in range(max(self.start, full - size), full) if size)
 
     def read_full_blocks(self) -> None:
         """Read the full blocks that were not read since they were filled, in one pass.

@@ -26,7 +26,7 @@ from torch.nn import functional
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities
-from stridebench.harness.errors import ContractError, WeightsError, warn_unread
+from stridebench.harness.errors import ContractError, WeightsError, check_usual, warn_unread
 from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle.net import FIRST, Packed, RootMeanSquareNorm, rotate
@@ -144,7 +144,7 @@ def read_shape(folder: Path) -> BlockDrafterShape:
         config = json.loads(path.read_text(encoding="utf-8"))
         stated, architecture = _stated(config), "".join(config.get("architectures") or ())
         ahead = "DSpark" in architecture or ("DFlash" not in architecture and "dflash_config" not in config)
-        checkpoint.check_usual(path, stated, USUAL, "block drafters")
+        check_usual(path, stated, USUAL, "block drafters")
         if "sliding_attention" in (config.get("layer_types") or ()):
             raise WeightsError(f"{path} has layers with a sliding window, and only full attention is computed here")
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])

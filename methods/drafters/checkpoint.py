@@ -109,20 +109,6 @@ def _listed(verb: str, keys: Collection[str]) -> str:
     return f"{verb} {listed(list(keys))}" if keys else ""
 
 
-def check_usual(path: Path, stated: Mapping[str, Any], usual: Mapping[str, Any], what: str) -> None:
-    """Refuse a configuration that asks for a computation that is not done here.
-
-    Args:
-        usual: keys with the one value that is computed.
-
-    Raises:
-        WeightsError: a key has another value.
-    """
-    for key, value in usual.items():
-        if stated.get(key, value) != value:
-            raise WeightsError(f"{path} has {key}: {stated[key]!r}, and only {what} with {value!r} are computed here")
-
-
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 

@@ -40,7 +40,7 @@ from stridebench.harness.backbones.text import chat
 from stridebench.harness.backbones.text.chat import TokenizedAdapter
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities, Requirement
-from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.errors import ContractError, UsageError, WeightsError, check_usual
 from stridebench.harness.kernels import int8
 from stridebench.harness.machine.surroundings import remedy
 from stridebench.harness.registry import BACKBONES
@@ -166,14 +166,8 @@ def read_config(name: str, folder: Path) -> PublishedCheckpoint:
         raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
 
 
-def _check_usual(name: str, file: Path, fields: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    for key, value in usual.items():
-        if fields.get(key, value) != value:
-            raise WeightsError(f"{name}: {file} has {key}: {fields[key]!r}; served is {value!r}")
-
-
 def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
-    _check_usual(name, file, fields, PLAIN)
+    check_usual(file, fields, PLAIN, "models")
     sizes = {name: fields[published] for name, published in LLADA_SIZES.items()}
     sizes["vocab_size"] = fields.get("embedding_size") or fields["vocab_size"]
     sizes["num_key_value_heads"] = fields.get("n_kv_heads") or fields["n_heads"]
@@ -184,7 +178,7 @@ def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpo
 def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
     if fields.get("block_size"):
         raise ValueError(f"block_size is {fields['block_size']}; the shifted rows of Dream have no blocks here")
-    return _checkpoint("Dream", Qwen2Config, fields, _qwen_sizes(name, file, fields))
+    return _checkpoint("Dream", Qwen2Config, fields, _qwen_sizes(file, fields))
 
 
 def _sdar(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoint:
@@ -200,11 +194,11 @@ def _sdar(name: str, file: Path, fields: Mapping[str, Any]) -> PublishedCheckpoi
         raise ValueError(f"block_size is {block}; an SDAR model has blocks of 1 or more")
     sizes = {"head_dim": fields["head_dim"], "attention_bias": bool(fields.get("attention_bias"))}
     stated = {**fields, "block_size": block, "mask_token_id": mask}
-    return _checkpoint("SDAR", Qwen3Config, stated, {**_qwen_sizes(name, file, fields), **sizes})
+    return _checkpoint("SDAR", Qwen3Config, stated, {**_qwen_sizes(file, fields), **sizes})
 
 
-def _qwen_sizes(name: str, file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    _check_usual(name, file, fields, QWEN_USUAL)
+def _qwen_sizes(file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    check_usual(file, fields, QWEN_USUAL, "models")
     sizes = {name: fields[name] for name in ("vocab_size", "num_key_value_heads", *LLADA_SIZES)}
     return {**sizes, "tie_word_embeddings": bool(fields.get("tie_word_embeddings", False))}
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stridebench.harness.errors import WeightsError, WeightsWarning, warn_unread
+from stridebench.harness.errors import WeightsError, WeightsWarning, check_usual, warn_unread
 from stridebench.methods.drafters import checkpoint
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
     stated = {key: value for key, value in stated.items() if value is not None}
     kinds = stated.get("layer_types", USUAL["layer_types"])[: int(stated.get("num_hidden_layers", 1))]
     stated |= {"layer_types": sorted(set(kinds))}
-    checkpoint.check_usual(folder / "config.json", stated, USUAL, "drafters")
+    check_usual(folder / "config.json", stated, USUAL, "drafters")
     warn_unread(folder / "config.json", stated, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
 
 

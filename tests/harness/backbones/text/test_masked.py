@@ -321,9 +321,9 @@ def test_an_sdar_folder_without_its_block_and_mask_has_those_of_its_release(tmp_
 @pytest.mark.parametrize(
     ("kind", "changed", "message"),
     [
-        ("sdar_1.7b", {"rope_scaling": {"rope_type": "yarn"}}, r"has rope_scaling: .*; served is None"),
+        ("sdar_1.7b", {"rope_scaling": {"rope_type": "yarn"}}, r"has rope_scaling: .* only models with None are"),
         ("sdar_1.7b", {"block_size": -4}, r"block_size is -4; an SDAR model has blocks of 1 or more"),
-        ("dream_7b", {"use_sliding_window": True}, r"has use_sliding_window: True; served is False"),
+        ("dream_7b", {"use_sliding_window": True}, r"has use_sliding_window: True, and only models with False"),
         ("dream_7b", {"block_size": 4}, r"block_size is 4; the shifted rows of Dream have no blocks here"),
     ],
 )
@@ -359,7 +359,7 @@ def test_the_end_of_a_turn_ends_an_answer_too(kind: str, turn: str, tmp_path: Pa
     ("changed", "message"),
     [
         ({"model_type": "gpt2"}, "is of model_type 'gpt2'; give llada, Dream or sdar"),
-        ({"block_type": "sequential"}, "has block_type: 'sequential'; served is 'llama'"),
+        ({"block_type": "sequential"}, "has block_type: 'sequential', and only models with 'llama'"),
         ({"mask_token_id": None}, "has no field 'mask_token_id'"),
         ({"n_layers": 3}, r"lacks model\.layers\.2\S+.* \(9 tensors missing, 0 of another shape, 0 unknown\)"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +383,19 @@ def test_a_layer_of_deepseek_with_other_parts_is_refused(odd: str, tmp_path: Pat
     reference.config |= {"partial_rotary_factor": 0.5}
     with pytest.raises(WeightsError, match=r"has partial_rotary_factor: 0\.5"):
         FeatureDrafterNet.load(reference.save(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [("model.layers.61", "model.layers.62.eh_proj.weight"), ("mtp_layers.0", "mtp_layers.1.input_proj.weight")],
+)
+def test_later_layers_for_multi_token_prediction_are_noted(name: str, later: str, tmp_path: Path) -> None:
+    layer = Published("llama", name=name, attention_bias=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", WeightsWarning)
+        FeatureDrafterNet.load(layer.save(tmp_path / "one"))
+    with pytest.warns(WeightsWarning, match="several MTP layers; the first one drafts at every depth"):
+        FeatureDrafterNet.load(layer.save(tmp_path / "two", **{later: torch.ones(2)}))
 
 
 @pytest.mark.parametrize("name", ["mtp", "layers.0"])
