@@ -120,10 +120,14 @@ def claim(row: Any) -> str:
 
 
 def command_of(name: str) -> str:
-    """Return a command that runs a method at its defaults, or "" if it needs a part that does not ship."""
+    """Return a command that runs a method at its defaults, or "" if it needs a part that does not ship.
+
+    The backbone's weights may be absent, but nothing else.
+    """
     outcomes, method, known = Outcomes(), PlannedMethod.default(name), presets.by_name()
     for backbone, task in HOMES.items():
-        if outcomes.of(method, known[backbone]).word in ("runs", "needs weights"):
+        outcome = outcomes.of(method, known[backbone])
+        if outcome.word == "runs" or (outcome.word == "needs weights" and len(outcome.commands) == 1):
             return f"stride run --method {name} --backbone {backbone} --task {task} --limit 6"
     return ""
 
