@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import Forecast, Workload, assumed
 from stridebench.harness.plan.suite import Chosen
 from stridebench.harness.record import provenance, remote
+from stridebench.harness.record.run_folders import folder_of_suite, latest_of_suite
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary
@@ -222,19 +221,12 @@ def _store(plan: Plan, request: RunRequest, command: Sequence[str]) -> Store:
 
 def _place(plan: Plan, request: RunRequest) -> Path | str:
     """Return the run's URL or its folder."""
-    out = request.out or _default(plan.suite.suite.name, request.resume)
+    name = plan.suite.suite.name
+    out = request.out or (latest_of_suite(name) if request.resume else folder_of_suite(name))
+    if out is None:
+        raise UsageError(f"no run of {name} in ./runs to resume; name its folder with --out")
     return out if isinstance(out, str) else out.absolute()
 
 
 def _holds_run(place: Path | str) -> bool:
     return remote.holds_run(place) if isinstance(place, str) else (place / "manifest.json").exists()
-
-
-def _default(name: str, resume: bool) -> Path:
-    slug = re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"
-    if resume:
-        runs = sorted(Path("runs").glob(f"{slug}-2*"))
-        if not runs:
-            raise UsageError(f"no run of {name} in ./runs to resume; name its folder with --out")
-        return runs[-1]
-    return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -14,7 +14,7 @@ from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.cli.servers import audit_server, server_options
 from stridebench.harness.core.task import Sampling
 from stridebench.harness.discover import declare_all
-from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.errors import StoreError, UsageError, printable_line
 from stridebench.harness.machine.device import check_device
 from stridebench.harness.record.outputs import json_values
 from stridebench.harness.record.store import Store
@@ -127,9 +127,11 @@ def command(
     """
     declare_all()
     server = {key: claimed.pop(key) for key in SERVER}
-    if run is not None and str(run).startswith(("http:/", "https:/")) and server["prompts"] is not None:
+    at_web = run is not None and str(run).startswith(("http:/", "https:/"))
+    if at_web and server["prompts"] is not None:
         settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k", "min_p")}
-        if tokens is not None or kernels or trials is not None or any(claimed[key] is not None for key in claimed):
+        others = [tokens, trials, dtype, None if device == "cpu" else device, *claimed.values()]
+        if kernels or any(value is not None for value in others):
             raise UsageError(
                 "a server takes prompts, a temperature, cuts and penalties; leave out the options of a run or a file"
             )
@@ -149,7 +151,10 @@ def command(
         KERNELS.check(name)
     if trials is not None and not kernels:
         raise UsageError("--trials goes with --kernel; a run or a file has a fixed number of tokens")
-    store = None if run is None else Store.open(run)
+    try:
+        store = None if run is None else Store.open(run)
+    except StoreError as error:
+        raise StoreError(f"{error}{' To audit a server, add --prompts FILE.jsonl.' if at_web else ''}") from error
     check_device(device)
     claimed = {key: claimed[key] for key in SOURCE if claimed[key] is not None}
     if claimed and tokens is None:

@@ -265,6 +265,10 @@ def history(
     """
     if wrong := [name for name in metrics if name not in METRICS and not name.startswith(("score.", "set."))]:
         raise UsageError(f"no metric {wrong[0]!r:.60}; there are {', '.join(METRICS)}, and score.NAME and set.NAME")
+    outputs = {"--json": as_json, "--summary": summary, "--html": pages, "--out": out}
+    asked = [word for word, given in outputs.items() if given]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} are different outputs; ask for one")
     lines = read(folder)
     results = report.findings([one for one in series(lines) if not metrics or one.metric in metrics])
     if as_json:

@@ -77,7 +77,7 @@ def verifier(name: str) -> None:
     stride new verifier my_sampler
     """
     path = Path(f"{name}.py")
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{path} is no name for a file that Python imports; take one such as my_sampler")
     if path.exists():
         raise UsageError(f"{path} is there already; take another name, or edit it")

@@ -30,7 +30,7 @@ from stridebench.reports.history.series import read, series
 from stridebench.reports.text_table import print_table
 
 LINES = "history.jsonl"
-TAKEN = ("--out", "--append", "--json", "--dry-run")
+TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume")
 """Options of `stride run` that a night sets."""
 
 

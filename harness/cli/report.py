@@ -99,8 +99,12 @@ def command(
     """
     _check(asked, pages, form, as_json)
     if against is not None:
-        if pages is not None or any(asked[key] for key in ("paper", "figure", "latex", "columns", "plots")):
+        if pages is not None or any(asked[key] for key in ("paper", "figure", "latex", "columns", "plots", "what_if")):
             raise UsageError("--against prints differences; ask for pages, tables or figures of one run separately")
+        if form != FORMS[0]:
+            raise UsageError(
+                f"--against prints differences in the terminal; in place of --format {form}, --out FILE.md"
+            )
         _compare([against, *runs], consumption, out, as_json)
         return
     if consumption:
@@ -167,6 +171,8 @@ def _check(asked: Mapping[str, Any], pages: Path | None, form: str, as_json: boo
         raise UsageError(f"--table needs --paper, one of {', '.join(keys())}")
     if bool(asked["figure"]) != bool(asked["pdf"]):
         raise UsageError("a figure is --figure NAME --pdf FILE, both")
+    if asked["width"] == "column" and asked["figure"] is None:
+        raise UsageError("--width is that of a figure; add --figure forest --pdf FILE")
     if asked["cells"] and not asked["figure"]:
         raise UsageError("--cells chooses what --figure draws; add --figure pareto --pdf FILE")
     other = {"--paper": asked["paper"], "--figure": asked["figure"], "--html": pages, "--json": as_json}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,21 @@ class RunFolder:
     def name(self) -> str:
         """The folder's name."""
         return self.path.resolve().name or "run"
+
+
+def folder_of_suite(name: str) -> Path:
+    """Return the folder of a new run of a suite."""
+    return Path("runs") / f"{_slug(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def latest_of_suite(name: str) -> Path | None:
+    """Return the newest folder that a run of this suite named itself, or None."""
+    stamp = f"{8 * '[0-9]'}-{6 * '[0-9]'}"
+    return max(Path("runs").glob(f"{_slug(name)}-{stamp}"), default=None)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"
 
 
 def run_folders(folder: Path) -> list[RunFolder]:

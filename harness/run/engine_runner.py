@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +15,7 @@ from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.entries import EngineUse
+from stridebench.harness.record.run_folders import latest_of_suite
 from stridebench.harness.registry import RUNNERS
 
 if TYPE_CHECKING:  # a dry run loads neither torch nor pandas
@@ -73,9 +73,8 @@ def with_obstacles(plan: Plan, out: Path | str | None = None, resume: bool = Fal
 
 def _finished(plan: Plan, out: Path | str | None) -> frozenset[str]:
     """Return the ids of the sealed cells of engines in the run folder, or in the latest one of the suite."""
-    latest = sorted(Path("runs").glob(f"{escape(plan.suite.suite.name)}-2*"))[-1:]
-    folders = latest if out is None else [Path(out)]
-    return frozenset(cell.name for folder in folders for cell in folder.glob("engines/*"))
+    folder = latest_of_suite(plan.suite.suite.name) if out is None else Path(out)
+    return frozenset() if folder is None else frozenset(cell.name for cell in folder.glob("engines/*"))
 
 
 def run_engines(plan: Plan, store: Store, options: Options) -> Sequence[StoppedEngine]:
