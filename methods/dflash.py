@@ -33,8 +33,8 @@ class DFlash(Method[BlockDrafter]):
     """Draft B - 1 tokens in one pass of a small bidirectional drafter; keep the prefix that the target accepts.
 
     Args:
-        features: the drafter: trained for the backbone at hand (NAME-BACKBONE), or a folder. One with a Markov head is
-            drawn without it here; ``dspark`` draws by it.
+        features: the drafter: trained for the backbone at hand (NAME-BACKBONE), or a folder. A Markov head or a
+            candidate selector is not asked here; ``dspark`` and ``dflash2`` draw by them.
         block: B; 0: as the drafter was trained, else fewer.
         verifier: ``token`` tests one draft after the other by p / q. ``block`` tests all of them together, and keeps
             more.

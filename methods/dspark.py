@@ -64,11 +64,11 @@ class DSpark(Method[BlockDrafter]):
         return taps_of(self.features)
 
     def start(self, run: Run) -> BlockDrafter:
-        return BlockDrafter.open(run, self.features, self.block, markov=True, confidence=self.confidence > 0)
+        return BlockDrafter.open(run, self.features, self.block, head="markov", confidence=self.confidence > 0)
 
     def step(self, run: Run, state: BlockDrafter) -> Acceptance:
         rows = state.rows(run)
-        draft = run.nothing if rows is None else draw_corrected(run, rows, state.corrections, self.confidence)
+        draft = run.nothing if rows is None else draw_corrected(run, state, rows, self.confidence)
         p = run.probs(run.target.forward(draft))
         return CHAIN_VERIFIERS[self.verifier](draft.tokens, draft.probs, p, run.draws)
 

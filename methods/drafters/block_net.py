@@ -1,22 +1,21 @@
-"""The net of a block drafter: its sizes, its layers, its cache, and its files, which have the published layout.
+"""The net of a block drafter: its layers, the heads that correct its rows, and its cache.
 
 J layers of the target are fused into one vector a token, which every layer of the drafter reads as a key and a value.
 The queries are the rows of the block: the last emitted token, the anchor, and masks behind it. They see the context
 and each other in both directions. Keys and values of the block are thrown away; those of the context stay.
 Symbols: B rows of a block, M entries of the context, P new ones, J tapped layers, E width, H heads, D their width, V
-vocabulary, r rank of the Markov head, n rows of any kind.
-Sources: z-lab/dflash, ``model.py`` (DFlashDraftModel); deepseek-ai/DeepSpec, ``modeling/dspark/qwen3``
-(Qwen3DSparkModel, with and without a Markov head).
+vocabulary, r rank of a head, C rows that a convolution reads, n rows of any kind.
+Sources: z-lab/dflash, ``model.py``; deepseek-ai/DeepSpec, ``modeling/dspark/qwen3``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,156 +25,21 @@ from torch.nn import functional
 from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.core.cache import Cache, Rows, Window
 from stridebench.harness.core.capabilities import Capabilities
-from stridebench.harness.errors import ContractError, WeightsError, check_usual, warn_unread
+from stridebench.harness.errors import ContractError, warn_unread
 from stridebench.harness.kernels.packed_linear import Product, product
 from stridebench.methods.drafters import checkpoint
+from stridebench.methods.drafters.block_shape import (
+    READ,
+    USUAL,
+    WITHOUT_EFFECT,
+    BlockDrafterShape,
+    read_shape,
+    stated_in,
+)
 from stridebench.methods.drafters.eagle.net import FIRST, Packed, RootMeanSquareNorm, rotate
 
-
-@dataclass(frozen=True)
-class BlockDrafterShape:
-    """Sizes of a block drafter, and how its rows are read.
-
-    Args:
-        width: E, of the target's rows too.
-        depth: its decoder layers.
-        layers: the J layers of the target that it reads, as taps.
-        block: B, the most rows.
-        mask: the id whose embedding stands for masks.
-        ahead: row i predicts the position behind it, so the anchor's row drafts too (DSpark); else its own (DFlash).
-        rank: r of the Markov head; 0: none.
-        confidence: what the confidence head reads: the hidden row alone, or the token before too; "": there is none.
-        rates, sharpness: of rotations, an angle a position for each pair.
-        backbone, fingerprint: of the target that it was trained for; a published net names none.
-        branches: of any target: of two, the branch with the condition is read.
-    """
-
-    width: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    inner: int
-    depth: int
-    layers: tuple[int, ...]
-    block: int
-    mask: int
-    vocabulary: int
-    ahead: bool = False
-    rank: int = 0
-    confidence: Literal["", "hidden", "markov"] = ""
-    theta: float = 10000.0
-    eps: float = 1e-6
-    rates: tuple[float, ...] = ()
-    sharpness: float = 1.0
-    backbone: str = ""
-    fingerprint: str = ""
-    branches: int = 2
-
-    @property
-    def angles(self) -> tuple[float, ...]:
-        """Return the rotation a position of each pair."""
-        half = self.head_width // 2
-        return self.rates or tuple(self.theta ** (-pair / half) for pair in range(half))
-
-    def write(self, folder: Path) -> None:
-        """Write ``config.json`` in the published layout, with the target's name and fingerprint."""
-        stated: dict[str, object] = {
-            "architectures": ["Qwen3DSparkModel" if self.ahead else "DFlashDraftModel"],
-            "model_type": "qwen3",
-            "hidden_size": self.width,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_width,
-            "intermediate_size": self.inner,
-            "num_hidden_layers": self.depth,
-            "vocab_size": self.vocabulary,
-            "rms_norm_eps": self.eps,
-            "rope_theta": self.theta,
-            "block_size": self.block,
-            "backbone": self.backbone,
-            "fingerprint": self.fingerprint,
-        }
-        ids = {"target_layer_ids": [layer - 1 for layer in self.layers], "mask_token_id": self.mask}
-        heads: dict[str, object] = {"markov_rank": self.rank, "markov_head_type": "vanilla"}
-        heads |= {"enable_confidence_head": bool(self.confidence)}
-        heads |= {"confidence_head_with_markov": self.confidence == "markov"}
-        stated |= {**ids, **heads} if self.ahead else {"dflash_config": ids}
-        (folder / "config.json").write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
-
-
-READ = """architectures backbone block_size confidence_head_with_markov dflash_config enable_confidence_head fingerprint
-head_dim hidden_size intermediate_size markov_head_type markov_rank mask_token_id max_position_embeddings
-num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_parameters rope_scaling rope_theta
-target_layer_ids vocab_size"""
-"""Keys of a configuration that are read."""
-USUAL: Mapping[str, Any] = {
-    "attention_bias": False,
-    "final_logit_softcapping": 0.0,
-    "hidden_act": "silu",
-    "input_embedding_scale": 1.0,
-    "is_causal": False,
-    "markov_head_type": "vanilla",
-    "output_multiplier": 1.0,
-    "use_sliding_window": False,
-}
-"""Keys that change the computation, with the one value that is computed."""
-WITHOUT_EFFECT = """_attn_implementation attention_dropout auto_map bos_token_id dtype eos_token_id initializer_range
-layer_types max_window_layers model_type num_anchors num_target_layers pad_token_id sliding_window tie_word_embeddings
-torch_dtype transformers_version use_cache"""
-"""Keys that change nothing: ids and types, settings of training, and settings that the tensors show."""
 OF_TARGET = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of a DSpark file that are copies of the target's, which are read from the target."""
-
-
-def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a configuration states; fields in ``dflash_config`` go first, as z-lab reads them."""
-    stated = {**config, **(config.get("dflash_config") or {})}
-    return {key: value for key, value in stated.items() if value is not None}
-
-
-def read_shape(folder: Path) -> BlockDrafterShape:
-    """Return the shape that a folder's configuration states.
-
-    Raises:
-        WeightsError: it cannot be read, or states a computation that is not done here.
-    """
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        stated, architecture = _stated(config), "".join(config.get("architectures") or ())
-        ahead = "DSpark" in architecture or ("DFlash" not in architecture and "dflash_config" not in config)
-        check_usual(path, stated, USUAL, "block drafters")
-        if "sliding_attention" in (config.get("layer_types") or ()):
-            raise WeightsError(f"{path} has layers with a sliding window, and only full attention is computed here")
-        width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        rates, sharpness = checkpoint.rope_rates(config, width, heads)
-        with_markov = bool(config.get("confidence_head_with_markov"))
-        return BlockDrafterShape(
-            width,
-            heads,
-            int(config.get("num_key_value_heads") or heads),
-            int(config.get("head_dim") or width // heads),
-            int(config["intermediate_size"]),
-            int(config["num_hidden_layers"]),
-            tuple(int(layer) + 1 for layer in stated["target_layer_ids"]),
-            int(stated["block_size"] if ahead else stated.get("block_size", 16)),  # as in z-lab's code
-            int(stated["mask_token_id"]),
-            int(config["vocab_size"]),
-            ahead,
-            int(config.get("markov_rank") or 0),
-            ("markov" if with_markov else "hidden") if config.get("enable_confidence_head") else "",
-            float((config.get("rope_parameters") or config).get("rope_theta", 10000.0)),
-            float(config.get("rms_norm_eps", 1e-6)),
-            rates,
-            sharpness,
-            str(config.get("backbone", "")),
-            str(config.get("fingerprint", "")),
-        )
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WeightsError(
-            f"{folder} holds no block drafter ({error!r} in config.json). Make one: `stride train drafter` lists the "
-            f"recipes"
-        ) from error
 
 
 @lru_cache(maxsize=16)
@@ -184,10 +48,37 @@ def _on(angles: tuple[float, ...], device: torch.device) -> Float[Tensor, " R"]:
         return torch.tensor(angles, device=device)
 
 
+class BlockConvolution(nn.Module):
+    """A causal convolution over the rows of a block, before a part of a layer and behind it (DFlash2).
+
+    Each row adds to the kernels; neighbouring numbers share what it adds. A new one changes nothing.
+    """
+
+    def __init__(self, shape: BlockDrafterShape) -> None:
+        super().__init__()
+        self._block, self._grouped = shape.block, shape.grouped
+        self.base_kernel = nn.Parameter(torch.zeros(2, shape.convolved, shape.width))
+        self.base_kernel.data[:, 0] = 1
+        added = 2 * shape.convolved * shape.width // shape.grouped
+        self.kernel_projection = nn.Linear(shape.width, added, bias=False)
+        nn.init.zeros_(self.kernel_projection.weight)
+
+    def forward(self, x: Float[Tensor, "G N E"], part: Callable[[Tensor], Tensor]) -> Float[Tensor, "G N E"]:
+        """Return what the part makes of rows; N is a block, or whole blocks one behind the other."""
+        added = self.kernel_projection(x).unflatten(-1, (*self.base_kernel.shape[:2], -1))
+        before, behind = (self.base_kernel + added.repeat_interleave(self._grouped, -1)).unbind(-3)
+        return self._convolved(part(self._convolved(x, before)), behind)
+
+    def _convolved(self, x: Float[Tensor, "G N E"], kernel: Float[Tensor, "G N C E"]) -> Float[Tensor, "G N E"]:
+        blocks, reach = x.unflatten(1, (-1, min(self._block, x.shape[1]))), kernel.shape[2]
+        earlier = functional.pad(blocks, (0, 0, reach - 1, 0)).unfold(2, reach, 1).flip(-1)
+        return (kernel * earlier.flatten(1, 2).transpose(2, 3)).sum(2)
+
+
 class BlockLayer(nn.Module):
     """A decoder layer whose queries are rows of blocks; its products have the published names."""
 
-    def __init__(self, shape: BlockDrafterShape) -> None:
+    def __init__(self, shape: BlockDrafterShape, number: int) -> None:
         super().__init__()
         width, depth, inner = shape.width, shape.head_width, shape.inner
         sizes = {"q_proj": shape.heads * depth, "k_proj": shape.kv_heads * depth, "v_proj": shape.kv_heads * depth}
@@ -198,7 +89,20 @@ class BlockLayer(nn.Module):
         self.mlp["down_proj"] = nn.Linear(inner, width, bias=False)
         self.input_layernorm = RootMeanSquareNorm(width, shape.eps)
         self.post_attention_layernorm = RootMeanSquareNorm(width, shape.eps)
+        self.attention_conv = BlockConvolution(shape) if shape.convolved else None
+        self.mlp_conv = BlockConvolution(shape) if shape.convolved else None
         self._depth, self._angles, self._sharpness = depth, shape.angles, shape.sharpness
+        self._window = shape.windows[number] if shape.windows else 0
+        self._causal = bool(shape.causal) and shape.causal[number]
+
+    def visible(self, entries: int, rows: int, device: torch.device) -> Bool[Tensor, "N S"] | None:
+        """Return what rows behind so many entries attend to; None: everything."""
+        if not self._window and not self._causal:
+            return None
+        keys = torch.arange(entries + rows, device=device)
+        ahead = keys - keys[entries:, None]
+        seen = ahead <= 0 if self._causal else torch.ones_like(ahead, dtype=torch.bool)
+        return seen & (ahead.abs() < self._window) if self._window else seen
 
     def keys_values(
         self, x: Float[Tensor, "G N E"], positions: Int[Tensor, " N"]
@@ -220,14 +124,24 @@ class BlockLayer(nn.Module):
             keys, values: of the context.
             visible: row n marks what it attends to, among the S = M + N entries of context and rows; None: all.
         """
+
+        def attended(rows: Tensor) -> Tensor:
+            return self._attended(rows, positions, keys, values, visible)
+
         normed = self.input_layernorm(x)
-        query, (own_keys, own_values) = self._heads("q", normed, positions), self.keys_values(normed, positions)
+        x = x + (attended(normed) if self.attention_conv is None else self.attention_conv(normed, attended))
+        normed = self.post_attention_layernorm(x)
+        return x + (self._gated(normed) if self.mlp_conv is None else self.mlp_conv(normed, self._gated))
+
+    def _attended(self, x: Tensor, positions: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+        query, (own_keys, own_values) = self._heads("q", x, positions), self.keys_values(x, positions)
         keys, values = torch.cat([keys, own_keys], 2), torch.cat([values, own_values], 2)
         out = functional.scaled_dot_product_attention(query, keys, values, attn_mask=visible, enable_gqa=True)
-        x = x + self.self_attn["o_proj"](out.transpose(1, 2).flatten(2))
-        normed = self.post_attention_layernorm(x)
-        gated = functional.silu(self.mlp["gate_proj"](normed)) * self.mlp["up_proj"](normed)
-        return x + self.mlp["down_proj"](gated)  # type: ignore[no-any-return]  # a module's output
+        return self.self_attn["o_proj"](out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _gated(self, x: Float[Tensor, "G N E"]) -> Float[Tensor, "G N E"]:
+        gated = functional.silu(self.mlp["gate_proj"](x)) * self.mlp["up_proj"](x)
+        return self.mlp["down_proj"](gated)  # type: ignore[no-any-return]  # a module's output
 
     def _heads(self, part: str, x: Tensor, positions: Tensor) -> Float[Tensor, "G H N D"]:
         normed = self.self_attn[f"{part}_norm"](self._split(self.self_attn[f"{part}_proj"](x)))
@@ -246,10 +160,12 @@ class BlockDrafterNet(nn.Module):
         self._packed_unembedding: Product | None = None
         self.fc = nn.Linear(len(shape.layers) * width, width, bias=False)
         self.hidden_norm, self.norm = RootMeanSquareNorm(width, shape.eps), RootMeanSquareNorm(width, shape.eps)
-        self.layers = nn.ModuleList(BlockLayer(shape) for _ in range(shape.depth))
+        self.layers = nn.ModuleList(BlockLayer(shape, number) for number in range(shape.depth))
         if shape.rank:
             self.markov_head = nn.ModuleDict({"markov_w1": nn.Embedding(shape.vocabulary, shape.rank)})
             self.markov_head["markov_w2"] = nn.Linear(shape.rank, shape.vocabulary, bias=False)
+        if shape.selector:
+            self.candidate_selector = SelectorWeights(shape)
         if shape.confidence:
             read_by_it = width + (shape.rank if shape.confidence == "markov" else 0)
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(read_by_it, 1)})
@@ -263,15 +179,16 @@ class BlockDrafterNet(nn.Module):
         """
         net = cls(read_shape(folder))
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        warn_unread(folder / "config.json", _stated(config), f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
+        warn_unread(folder / "config.json", stated_in(config), f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
         state = {key: value for key, value in checkpoint.tensors(folder).items() if key not in OF_TARGET}
+        state = {key.replace("codebook.weight", "codebook"): value for key, value in state.items()}
         checkpoint.fill(folder, net, state, {})
         return net.eval().requires_grad_(False)
 
     def packed(self) -> BlockDrafterNet:
         """Return this net for inference, its products packed for a few rows. It keeps no weights to train or save."""
-        parts = [self, *(part for layer in self.decoder for part in (layer.self_attn, layer.mlp))]
-        for part in parts:
+        layers = [(layer.self_attn, layer.mlp, layer.attention_conv, layer.mlp_conv) for layer in self.decoder]
+        for part in (self, *(part for parts in layers for part in parts if part is not None)):
             for name, child in list(part.named_children()):
                 if isinstance(child, nn.Linear):
                     part.add_module(name, Packed(child.weight.data))
@@ -292,9 +209,18 @@ class BlockDrafterNet(nn.Module):
             self._packed_unembedding = product(tied.unembed)
         return self._packed_unembedding
 
+    def logits(self, head: Callable[[Tensor], Tensor], rows: Float[Tensor, "*n E"]) -> Float[Tensor, "*n V"]:
+        """Return the logits of the net's vectors by an unembedding, scaled and capped as its configuration says."""
+        logits, cap = head(rows) * self.shape.scaling[1], self.shape.cap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
     @property
-    def markov(self) -> MarkovHead | None:
+    def correction(self) -> MarkovHead | CandidateSelector | None:
         """Return the head that corrects rows by the token before them, or None if it has none."""
+        if self.shape.selector:
+            own = self.candidate_selector
+            parts = own.predecessor_codebook, own.successor_codebook, own.hidden_projection.weight
+            return CandidateSelector(*parts, self.shape.candidates)
         if not self.shape.rank:
             return None
         before = cast(nn.Embedding, self.markov_head["markov_w1"]).weight
@@ -318,10 +244,12 @@ class MarkovHead:
 
     before: Float[Tensor, "V r"]
     after: Float[Tensor, "V r"]
-    weight: Float[Tensor, " C"] | None = None
+    weight: Float[Tensor, " c"] | None = None
     bias: Float[Tensor, " one"] | None = None
 
-    def corrected(self, logits: Float[Tensor, "*n V"], x: Int[Tensor, "*n"]) -> Float[Tensor, "*n V"]:
+    def corrected(
+        self, logits: Float[Tensor, "*n V"], hidden: Float[Tensor, "*n E"], x: Int[Tensor, "*n"]
+    ) -> Float[Tensor, "*n V"]:
         """Return the logits of rows behind the tokens ``x``."""
         return logits + functional.linear(self.before[x], self.after).to(logits.dtype)
 
@@ -330,6 +258,46 @@ class MarkovHead:
         assert self.weight is not None and self.bias is not None, "opened with a confidence head"
         read_by_it = torch.cat([hidden, self.before[x].to(hidden.dtype)], -1)[..., : len(self.weight)]
         return functional.linear(read_by_it, self.weight.to(hidden.dtype)[None])[..., 0] + self.bias.to(hidden.dtype)
+
+
+class SelectorWeights(nn.Module):
+    """The weights of a candidate selector, under their published names."""
+
+    def __init__(self, shape: BlockDrafterShape) -> None:
+        super().__init__()
+        self.predecessor_codebook = nn.Parameter(torch.randn(shape.vocabulary, shape.selector))
+        self.successor_codebook = nn.Parameter(torch.zeros(shape.vocabulary, shape.selector))
+        self.hidden_projection = nn.Linear(shape.width, shape.selector, bias=False)
+
+
+@dataclass(frozen=True)
+class CandidateSelector:
+    """Chooses among the most probable tokens of a row, by its vector and the token before it.
+
+    Args:
+        before, after: codebooks of tokens; v behind x gets the logit of the row + sum(before[x] * (h projected) *
+            after[v]).
+        projection: of the row's vector h.
+        candidates: how many tokens of a row may be drafted; all others get no probability.
+
+    Source: z-lab/dflash, ``CandidateSelector`` of DFlash2.
+    """
+
+    before: Float[Tensor, "V r"]
+    after: Float[Tensor, "V r"]
+    projection: Float[Tensor, "r E"]
+    candidates: int
+
+    def corrected(
+        self, logits: Float[Tensor, "*n V"], hidden: Float[Tensor, "*n E"], x: Int[Tensor, "*n"]
+    ) -> Float[Tensor, "*n V"]:
+        """Return the logits of rows behind the tokens ``x``; -inf for those that are no candidates."""
+        wanted = self.before[x] * functional.linear(hidden.to(self.projection.dtype), self.projection)
+        if self.candidates >= logits.shape[-1]:
+            return logits + functional.linear(wanted, self.after).to(logits.dtype)
+        best = logits.topk(self.candidates, -1)
+        scores = best.values + (self.after[best.indices] @ wanted[..., None])[..., 0].to(logits.dtype)
+        return torch.full_like(logits, -torch.inf).scatter(-1, best.indices, scores)
 
 
 @final
@@ -368,12 +336,14 @@ class BlockCache(Cache):
         hidden = features.new_zeros(len(window.tokens), 1, 1, self._net.shape.width)
         if not window.rows:
             return Rows(features.new_empty(0, self._capabilities.vocabulary), hidden)
-        x = functional.embedding(window.tokens[new - 1 :], self._tied.embed)[None]
+        scale = self._net.shape.scaling[0]
+        x = functional.embedding(window.tokens[new - 1 :], self._tied.embed)[None] * scale
         positions = window.positions[new - 1] + 1 + torch.arange(window.rows, device=x.device)
         for number, layer in enumerate(self._net.decoder):
-            x = layer(x, positions, *self._entries[number, :, :, :, : self._length])
+            seen = layer.visible(self._length, window.rows, x.device)
+            x = layer(x, positions, *self._entries[number, :, :, :, : self._length], seen)
         hidden[new - 1 :, 0, 0] = out = self._net.norm(x)[0]
-        return Rows(self._head(out if self._tied.lift is None else self._tied.lift(out)), hidden)
+        return Rows(self._net.logits(self._head, out if self._tied.lift is None else self._tied.lift(out)), hidden)
 
     def _store(self, context: Float[Tensor, "one P E"], positions: Int[Tensor, " P"]) -> None:
         end = self._length + context.shape[1]

@@ -3,8 +3,8 @@
 The rows of a block see the context and each other, and nothing that is drawn in the same pass.
 Symbols: B rows of a block, K drafts or masks, M masks that are left, V vocabulary, E width, r rank of the Markov head,
 q the drafter's distributions.
-Sources: DFlash, arXiv:2602.06036, and z-lab/dflash, where row i predicts its own position; DSpark, arXiv:2607.05147,
-and deepseek-ai/DeepSpec, where row i predicts the next one; DDTree, arXiv:2604.12989.
+Sources: DFlash, arXiv:2602.06036, and z-lab/dflash with DFlash2, where row i predicts its own position; DSpark,
+arXiv:2607.05147, and deepseek-ai/DeepSpec, where row i predicts the next one; DDTree, arXiv:2604.12989.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, MarkovHead, read_shape
+from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, CandidateSelector, MarkovHead
+from stridebench.methods.drafters.block_shape import read_shape
 from stridebench.methods.drafters.checkpoint import check_shapes, check_target
 from stridebench.methods.drafters.eagle.drafter import RankedTree, allowed, cell_mask, grow_best, rerank
 from stridebench.methods.drafters.heads.drafter import wave
 
 BLOCK_TAPS: tuple[Tap, ...] = (1, "middle", -2)
 """Layers of the target that a block drafter reads if its folder names none."""
-TOY_BLOCK, TOY_RANK = 4, 2
+TOY_BLOCK, TOY_RANK, TOY_CANDIDATES = 4, 2, 2
 """Sizes of a toy's block drafter."""
+HEADS = {"markov": (MarkovHead, "Markov head"), "selector": (CandidateSelector, "candidate selector")}
+"""Heads that correct rows, by name: the class, and what messages call it."""
 
 
 def taps_of(features: str) -> tuple[Tap, ...]:
@@ -67,7 +70,7 @@ class BlockDrafter:
         block: B.
         mask: the id of masks.
         ahead: the anchor's row drafts too, since each row predicts the next position.
-        markov: its head, or None if rows are drawn as they are.
+        correction: the head that corrects its rows, or None if they are drawn as they are.
         cells: added to the logits of cells, or None.
     """
 
@@ -75,18 +78,16 @@ class BlockDrafter:
     block: int
     mask: int
     ahead: bool
-    markov: MarkovHead | None = None
+    correction: MarkovHead | CandidateSelector | None = None
     cells: Float[Tensor, " V"] | None = field(default=None, compare=False)
 
     @classmethod
-    def open(
-        cls, run: Run, name: str, block: int = 0, *, markov: bool = False, confidence: bool = False
-    ) -> BlockDrafter:
+    def open(cls, run: Run, name: str, block: int = 0, *, head: str = "", confidence: bool = False) -> BlockDrafter:
         """Open the drafter of this name.
 
         Args:
             block: rows of a block; 0: as many as it was trained with.
-            markov: draw by its Markov head. A toy has one then; its rows predict the next position.
+            head: of `HEADS`, to draw by. A toy has it then; its rows predict the next position.
             confidence: ask its confidence head.
 
         Raises:
@@ -96,30 +97,24 @@ class BlockDrafter:
         cells = cell_mask(run.capabilities, run.target.device)
         folder = run.component("drafter", name)
         if folder is None:
-            head = _toy_head(run.capabilities.vocabulary, run.capabilities.width) if markov else None
-            drafter = cls(name, block or TOY_BLOCK, 0, ahead=True, markov=head, cells=cells)
+            own = _toy_head(head, run.capabilities.vocabulary, run.capabilities.width) if head else None
+            drafter = cls(name, block or TOY_BLOCK, 0, ahead=True, correction=own, cells=cells)
         else:
             net = _opened(folder, name, run)
-            if markov and net.markov is None:
-                raise WeightsError(f"{folder} has no Markov head, which dspark draws by; take dflash for it")
+            if head and not isinstance(net.correction, HEADS[head][0]):
+                raise WeightsError(f"{folder} has no {HEADS[head][1]}, by which rows are drawn; take dflash for it")
             if confidence and not net.shape.confidence:
                 raise WeightsError(f"{folder} has no confidence head; take confidence=0")
             if block > net.shape.block:
                 raise UsageError(
                     f"block is {block}, and {folder} was trained with {net.shape.block} rows; ask for no more"
                 )
-            head, shape = net.markov if markov else None, net.shape
-            drafter = cls(name, block or shape.block, shape.mask, shape.ahead, head, cells)
+            own, shape = net.correction if head else None, net.shape
+            drafter = cls(name, block or shape.block, shape.mask, shape.ahead, own, cells)
         if len(run.target) > 1:
             session = drafter._session(run)
             session.prefill(run.target.hidden[: len(session) - 1])
         return drafter
-
-    @property
-    def corrections(self) -> MarkovHead:
-        """Return the head that the drafter was opened with."""
-        assert self.markov is not None, "opened with its Markov head"
-        return self.markov
 
     def _session(self, run: Run) -> Session:
         def make() -> Cache:
@@ -170,9 +165,12 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> BlockDrafte
 
 
 @lru_cache(maxsize=8)
-def _toy_head(vocabulary: int, width: int) -> MarkovHead:
+def _toy_head(head: str, vocabulary: int, width: int) -> MarkovHead | CandidateSelector:
+    before, after = 2 * wave(vocabulary, TOY_RANK), wave(vocabulary, TOY_RANK) + 0.5
+    if head == "selector":
+        return CandidateSelector(before, after, wave(TOY_RANK, width), TOY_CANDIDATES)
     weight = wave(width + TOY_RANK)
-    return MarkovHead(2 * wave(vocabulary, TOY_RANK), wave(vocabulary, TOY_RANK) + 0.5, weight, weight[:1])
+    return MarkovHead(before, after, weight, weight[:1])
 
 
 # Drafts of a block's rows.
@@ -190,18 +188,20 @@ def draw_rows(run: Run, logits: Float[Tensor, "K V"], *, greedy: bool = False) -
     return Draft(run.draws.categorical(q, "draft"), q)
 
 
-def draw_corrected(run: Run, rows: BlockRows, markov: MarkovHead, least: float = 0.0) -> Draft:
+def draw_corrected(run: Run, state: BlockDrafter, rows: BlockRows, least: float = 0.0) -> Draft:
     """Draw the rows' tokens from left to right, each row corrected by the token before it.
 
     Args:
+        state: opened with a head.
         least: the draft ends before the first row whose confidence is less. A row's confidence does not depend on its
             own draft, so the tokens that stay are draws from q.
     """
-    x, tokens, probs = rows.anchor, list[Tensor](), list[Tensor]()
+    x, head, tokens, probs = rows.anchor, state.correction, list[Tensor](), list[Tensor]()
+    assert head is not None, "opened with a head"
     for logits, hidden in zip(torch.split(rows.logits, 1), torch.split(rows.hidden, 1), strict=True):
-        if least > 0 and bool(markov.confidence(hidden, x).sigmoid() < least):
+        if least > 0 and isinstance(head, MarkovHead) and bool(head.confidence(hidden, x).sigmoid() < least):
             break
-        q = run.probs(markov.corrected(logits, x))
+        q = run.probs(head.corrected(logits, hidden, x))
         x = run.draws.categorical(q, "draft")
         tokens.append(x)
         probs.append(q)
@@ -351,6 +351,6 @@ CORRECTION_NOT_RECORDED = Mutant(
 DROPPED_FOR_ITS_CONFIDENCE = Mutant(
     f"{__name__}:draw_corrected",
     "tokens.append(x)",
-    "if least > 0 and bool(markov.confidence(hidden, x).sigmoid() < least): break\n        tokens.append(x)",
+    "if least > 0 and bool(head.confidence(hidden, x).sigmoid() < least): break\n        tokens.append(x)",
     "a drawn token is dropped because the confidence behind it is low",
 )

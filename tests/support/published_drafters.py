@@ -171,17 +171,54 @@ class Published(nn.Module):
         return self.lm_head(out if self.config.get("norm_output") else self.norm(out))
 
 
+SECOND: dict[str, Any] = {
+    "block_size": 4,
+    "conv_group_size": 8,
+    "conv_kernel_size": 2,
+    "final_logit_softcapping": 20.0,
+    "output_multiplier": 0.2,
+    "selector_rank": 6,
+    "selector_top_k": 5,
+}
+"""What the configuration of a published DFlash2 adds, with smaller numbers."""
+
+
+class Convolution(nn.Module):
+    """Kernels of DFlash2: two rows, groups of 8 numbers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.base_kernel = nn.Parameter(torch.empty(2, 2, width))
+        self.kernel_projection = nn.Linear(width, 2 * 2 * width // 8, bias=False)
+
+    def kernels(self, rows: Tensor) -> Tensor:
+        """Both kernels [2, B, 2, E] of the rows [1, B, E]."""
+        added = self.kernel_projection(rows)[0].view(-1, 2, 2, rows.shape[-1] // 8)
+        return torch.stack([self.base_kernel[side] + added[:, side].repeat_interleave(8, -1) for side in range(2)])
+
+
+def convolved(rows: Tensor, kernel: Tensor) -> Tensor:
+    """Each row by its kernel, and the one before it by the second half of that."""
+    out = rows[0] * kernel[:, 0]
+    out[1:] += rows[0, :-1] * kernel[1:, 1]
+    return out[None]
+
+
 class PublishedBlocks(nn.Module):
     """A block drafter of random weights: DFlash, or DSpark with a Markov head of rank ``rank`` and a confidence head.
 
     Args:
+        second: DFlash2, with convolutions, a candidate selector, and scaled and capped logits.
         changes: of the configuration.
     """
 
-    def __init__(self, rank: int = 0, **changes: Any) -> None:
+    def __init__(self, rank: int = 0, second: bool = False, **changes: Any) -> None:
         super().__init__()
         torch.manual_seed(3)
-        layers = {"target_layer_ids": [0, 2], "mask_token_id": 60}
+        layers: dict[str, Any] = {"target_layer_ids": [0, 2], "mask_token_id": 60}
+        if second:
+            layers |= SECOND
+            changes = {"architectures": ["DFlash2DraftModel"], **changes}
         heads = {"markov_rank": rank, "markov_head_type": "vanilla", "enable_confidence_head": True}
         more = {**layers, **heads, "confidence_head_with_markov": True} if rank else {"dflash_config": layers}
         self.config = {**CONFIG, "head_dim": 8, "num_hidden_layers": 2, "block_size": 4, **more, **changes}
@@ -196,6 +233,13 @@ class PublishedBlocks(nn.Module):
                 {"markov_w1": nn.Embedding(vocabulary, rank), "markov_w2": nn.Linear(rank, vocabulary, bias=False)}
             )
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width + rank, 1)})
+        if second:
+            for layer in self.layers:
+                layer.attention_conv, layer.mlp_conv = Convolution(width), Convolution(width)
+            self.candidate_selector = nn.Module()
+            for side in ("predecessor", "successor"):
+                self.candidate_selector.register_parameter(f"{side}_codebook", nn.Parameter(torch.empty(vocabulary, 6)))
+            self.candidate_selector.hidden_projection = nn.Linear(width, 6, bias=False)
         for weight in self.parameters():
             weight.data = torch.randn_like(weight) * 0.3 + (weight.ndim == 1)
         self.eval().requires_grad_(False)
@@ -216,8 +260,12 @@ class PublishedBlocks(nn.Module):
         context, x = self.hidden_norm(self.fc(features))[None], vectors[None]
         places = torch.arange(context.shape[1] + x.shape[1])[None]
         cos, sin = self.rotary(x, places)
+        hidden = self._hidden_entries(context.shape[1], x.shape[1])
         for layer in self.layers:
             part, normed = layer.self_attn, layer.input_layernorm(x)
+            own = getattr(layer, "attention_conv", None)
+            kernels = None if own is None else own.kernels(normed)
+            normed = normed if kernels is None else convolved(normed, kernels[0])
             read = torch.cat([context, normed], 1)
             query = part.q_norm(part.q_proj(normed).view(1, x.shape[1], -1, 8)).transpose(1, 2)
             keys = part.k_norm(part.k_proj(read).view(1, read.shape[1], -1, 8)).transpose(1, 2)
@@ -226,7 +274,32 @@ class PublishedBlocks(nn.Module):
             query, _ = qwen3.apply_rotary_pos_emb(query, query, cos[:, -x.shape[1] :], sin[:, -x.shape[1] :])
             share = query.shape[1] // keys.shape[1]
             keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
-            weights = (query @ keys.transpose(2, 3) * 8**-0.5).softmax(-1)
-            x = x + part.o_proj((weights @ values).transpose(1, 2).flatten(2))
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            weights = (query @ keys.transpose(2, 3) * 8**-0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+            out = part.o_proj((weights @ values).transpose(1, 2).flatten(2))
+            x = x + (out if kernels is None else convolved(out, kernels[1]))
+            normed, own = layer.post_attention_layernorm(x), getattr(layer, "mlp_conv", None)
+            kernels = None if own is None else own.kernels(normed)
+            out = layer.mlp(normed if kernels is None else convolved(normed, kernels[0]))
+            x = x + (out if kernels is None else convolved(out, kernels[1]))
         return self.norm(x)[0]
+
+    def _hidden_entries(self, entries: int, rows: int) -> Tensor:
+        """What each row does not see; all layers are alike in these tests."""
+        usual = "" if self.config.get("max_window_layers", 28) else "sliding_attention"
+        slides = self.config.get("layer_types", [usual])[0] == "sliding_attention"
+        causal = self.config.get("is_causal", slides)
+        window = self.config["sliding_window"] if slides and self.config.get("use_sliding_window") else 10**6
+        return torch.tensor(
+            [
+                [(causal and key > place) or abs(place - key) >= window for key in range(entries + rows)]
+                for place in range(entries, entries + rows)
+            ]
+        )
+
+    def selected(self, logits: Tensor, hidden: Tensor, before: int) -> Tensor:
+        """The candidate selector's scores of one row: [V], -inf where a token is no candidate."""
+        own, scores = self.candidate_selector, torch.full_like(logits, -torch.inf)
+        wanted = own.predecessor_codebook[before] * own.hidden_projection(hidden)
+        for token in logits.argsort(descending=True)[: SECOND["selector_top_k"]].tolist():
+            scores[token] = logits[token] + wanted @ own.successor_codebook[token]
+        return scores

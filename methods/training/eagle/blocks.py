@@ -2,7 +2,7 @@
 
 The drafter learns from the backbone's own texts. Anchors are drawn in each passage; the rows of an anchor's block read
 the context before it and each other. Row d of those that draft should be the backbone's distribution d tokens behind
-the anchor, given the text up to there; a Markov head reads the text's token before.
+the anchor, given the text up to there; a Markov head or a candidate selector reads the text's token before.
 Symbols: A anchors, B rows of a block, K of them that draft, M tokens of the passages of a step, J tapped layers, E
 width, V compared ids.
 Sources: DFlash, arXiv:2602.06036: cross-entropy with weight exp(-(d - 1) / 4); DSpark, arXiv:2607.05147: 0.1
@@ -27,7 +27,8 @@ from stridebench.harness.core.cache import resolve
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
-from stridebench.methods.drafters.block_net import BlockDrafterNet, BlockDrafterShape
+from stridebench.methods.drafters.block_net import BlockDrafterNet, CandidateSelector, MarkovHead
+from stridebench.methods.drafters.block_shape import BlockDrafterShape
 from stridebench.methods.drafters.blocks import BLOCK_TAPS
 from stridebench.methods.training.eagle.recipes import shuffled
 from stridebench.methods.training.eagle.student import Example, Lessons, examples
@@ -36,6 +37,8 @@ EVERY = 8
 """Tokens between the anchors of the figures."""
 MOST = 64
 """Passages of the figures."""
+CONVOLVED, GROUPED = 2, 16
+"""Of the published DFlash2: rows that a convolution reads, and neighbouring numbers that share what a row adds."""
 
 
 class Blocks(NamedTuple):
@@ -124,10 +127,18 @@ class BlockStudent(nn.Module):
         scale = self.lessons.teacher.capabilities.guidance
         return logits[..., 0, :] if logits.shape[-2] == 1 else torch.lerp(logits[..., 1, :], logits[..., 0, :], scale)
 
-    def draft_logits(self, hidden: Float[Tensor, "*n E"], before: Int[Tensor, "*n"], net: BlockDrafterNet) -> Tensor:
-        """Return the drafter's logits [*n, V] behind the tokens ``before``."""
-        logits = self._unembedded(hidden)
-        return logits if net.markov is None else net.markov.corrected(logits, before)
+    def draft_logits(
+        self, hidden: Float[Tensor, "*n E"], before: Int[Tensor, "*n"], net: BlockDrafterNet, *, learns: bool = False
+    ) -> Float[Tensor, "*n V"]:
+        """Return the drafter's logits behind the tokens ``before``.
+
+        Args:
+            learns: a candidate selector is asked for all tokens, as the text's may be no candidate.
+        """
+        logits, head = self._unembedded(hidden), net.correction
+        if learns and isinstance(head, CandidateSelector):
+            head = replace(head, candidates=logits.shape[-1])
+        return logits if head is None else head.corrected(logits, hidden, before)
 
     def _unembedded(self, rows: Float[Tensor, "*n E"]) -> Float[Tensor, "*n V"]:
         lift, grid = self.lessons.lift, self.lessons.teacher.capabilities.grid
@@ -147,15 +158,15 @@ def block_figures(student: BlockStudent) -> dict[str, float]:
 
     - ``accepted_d``: the sum of min(p, q) at temperature 1, d tokens behind the anchor, given the text up to there.
     - ``top1_d``: how often the backbone's best token is the drafter's.
-    - ``_rows``: the same of the rows without their Markov head.
+    - ``_rows``: the same of the rows without the head that corrects them.
     - ``_untrained``, ``_shuffled``: the same of a new drafter, and of one whose matrices have their entries in another
       order; at d = 1 alone.
     - ``confidence_error``: the mean distance of the confidence from min(p, q); ``confidence_mean``: that of the mean.
     """
     shape = student.net.shape
     shares = _measured(student, student.net)
-    if shape.rank:
-        rows_alone = BlockDrafterNet(replace(shape, rank=0, confidence="")).to(student.lessons.embed.device)
+    if student.net.correction is not None:
+        rows_alone = BlockDrafterNet(replace(shape, rank=0, confidence="", selector=0)).to(student.lessons.embed.device)
         rows_alone.load_state_dict(student.net.state_dict(), strict=False)
         shares |= {f"{key}_rows": value for key, value in _measured(student, rows_alone).items()}
     controls = {"untrained": BlockDrafterNet(shape).to(student.lessons.embed.device), "shuffled": shuffled(student.net)}
@@ -177,8 +188,8 @@ def _measured(student: BlockStudent, net: BlockDrafterNet) -> dict[str, float]:
         q = student.draft_logits(hidden, blocks.before, net).softmax(-1)
         accepted = torch.minimum(p, q).sum(-1)
         values = {"counted": counted, "accepted": accepted, "top1": (p.argmax(-1) == q.argmax(-1)).float()}
-        if net.markov is not None and net.shape.confidence:
-            error = net.markov.confidence(hidden, blocks.before).sigmoid() - accepted
+        if isinstance(net.correction, MarkovHead) and net.shape.confidence:
+            error = net.correction.confidence(hidden, blocks.before).sigmoid() - accepted
             values |= {"confidence_error": error.abs(), "confidence_mean": error}
         for key, value in values.items():
             sums[key] = sums.get(key, torch.zeros(counted.shape[1])) + (value * counted).sum(0).cpu()
@@ -199,6 +210,7 @@ class BlockRecipe(Recipe):
         ahead: the anchor's row drafts too (DSpark).
         rank: r of the Markov head; 0: none.
         confidence: it has a confidence head.
+        selector: rank of a candidate selector; the layers have convolutions then (DFlash2). 0: neither.
         anchors: drawn in each passage of a step.
         rows: passages of a step.
         classify, agree: weights of the cross-entropy with the text and of the L1 distance of the distributions.
@@ -217,6 +229,7 @@ class BlockRecipe(Recipe):
     ahead: bool = False
     rank: int = 0
     confidence: bool = False
+    selector: int = 0
     anchors: int = 16
     rows: int = 8
     classify: float = 1.0
@@ -259,6 +272,9 @@ class BlockRecipe(Recipe):
             self.rank,
             "markov" if self.confidence else "",
             theta=self.theta,
+            convolved=CONVOLVED if self.selector else 0,
+            grouped=math.gcd(GROUPED, width),
+            selector=self.selector,
             backbone=self.backbone,
             fingerprint=teacher.backbone.fingerprint,
         )
@@ -273,13 +289,13 @@ class BlockRecipe(Recipe):
             hidden = student.hidden(blocks, net)
         hidden = hidden.float()
         p = student.target_logits(blocks.heads).softmax(-1)
-        log_q = student.draft_logits(hidden, blocks.before, net).log_softmax(-1)
+        log_q = student.draft_logits(hidden, blocks.before, net, learns=True).log_softmax(-1)
         distance = (log_q.exp() - p).abs().sum(-1)
         terms = self.agree * distance
         if self.classify:
             terms = terms - self.classify * log_q.gather(-1, blocks.after[..., None])[..., 0]
-        if net.markov is not None and self.confidence:
-            confidence = net.markov.confidence(hidden, blocks.before)
+        if isinstance(net.correction, MarkovHead) and self.confidence:
+            confidence = net.correction.confidence(hidden, blocks.before)
             terms = terms + functional.binary_cross_entropy_with_logits(
                 confidence, (1 - distance / 2).detach().clamp(0, 1), reduction="none"
             )
@@ -314,4 +330,7 @@ GENERAL_RECIPES.register("dspark")(
         classify=0.1,
         agree=0.9,
     )
+)
+GENERAL_RECIPES.register("dflash2")(
+    replace(ANY, summary="DFlash2 drafter of any backbone with hidden rows", selector=32, classify=0.1, agree=0.9)
 )

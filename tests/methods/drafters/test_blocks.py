@@ -19,7 +19,9 @@ from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, UsageError, WeightsError, WeightsWarning
 from stridebench.methods.ddtree import DDTree
 from stridebench.methods.dflash import DFlash
-from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, read_shape
+from stridebench.methods.dflash2 import DFlash2
+from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, CandidateSelector, MarkovHead
+from stridebench.methods.drafters.block_shape import read_shape
 from stridebench.methods.drafters.blocks import BLOCK_TAPS, BlockRows, best_tree, taps_of
 from stridebench.methods.dspark import DSpark
 from tests.support.feature_toys import PROMPT, run_on, tiny
@@ -37,26 +39,61 @@ def window(first: int, new: int, masks: int, rows: int) -> Window:
     return Window(tokens, torch.arange(first, first + new + masks), 0, None, rows, (), features)
 
 
-@pytest.mark.parametrize("rank", [0, 5])
-def test_a_published_drafter_computes_as_its_authors_do(rank: int, tmp_path: Path) -> None:
-    """Two windows, the second with what is left of the context and a block."""
-    published = PublishedBlocks(rank)
-    net = BlockDrafterNet.load(published.save(tmp_path)).packed()
+def computed(published: PublishedBlocks, folder: Path) -> tuple[BlockDrafterNet, torch.Tensor, torch.Tensor]:
+    """The net, its vectors of a block's rows and their logits; two windows, the second with a block behind it.
+
+    The vectors agree with the authors'.
+    """
+    net = BlockDrafterNet.load(published.save(folder)).packed()
     cache = BlockCache(net, TIED, Capabilities(61, 100))
     cache.extend(window(0, 4, 0, 0))
     rows = cache.extend(window(4, 3, 3, 4))
     expected = published(FEATURES.flatten(1), EMBED[[15, 60, 60, 60]])
     assert rows.hidden is not None
     torch.testing.assert_close(rows.hidden[2:, 0, 0], expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(rows.logits, expected @ EMBED.T, rtol=1e-4, atol=1e-3)
+    return net, expected, rows.logits
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_a_published_drafter_computes_as_its_authors_do(rank: int, tmp_path: Path) -> None:
+    published = PublishedBlocks(rank)
+    net, hidden, logits = computed(published, tmp_path)
+    torch.testing.assert_close(logits, hidden @ EMBED.T, rtol=1e-4, atol=1e-3)
     if rank:
-        before, head = torch.tensor([3, 4, 5, 6]), net.markov
-        assert head is not None
+        before, head = torch.tensor([3, 4, 5, 6]), net.correction
+        assert isinstance(head, MarkovHead)
         bias = published.markov_head["markov_w2"](published.markov_head["markov_w1"](before))
-        torch.testing.assert_close(head.corrected(rows.logits, before), rows.logits + bias)
-        read = torch.cat([expected, published.markov_head["markov_w1"](before)], 1)
+        torch.testing.assert_close(head.corrected(logits, hidden, before), logits + bias)
+        read = torch.cat([hidden, published.markov_head["markov_w1"](before)], 1)
         judged = published.confidence_head["proj"](read)[:, 0]
-        torch.testing.assert_close(head.confidence(rows.hidden[2:, 0, 0], before), judged, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(head.confidence(hidden, before), judged, rtol=1e-4, atol=1e-4)
+
+
+def test_a_published_dflash2_computes_as_its_authors_do(tmp_path: Path) -> None:
+    published = PublishedBlocks(second=True)
+    net, hidden, logits = computed(published, tmp_path)
+    capped = 20 * torch.tanh(hidden @ EMBED.T * 0.2 / 20)
+    torch.testing.assert_close(logits, capped, rtol=1e-4, atol=1e-3)
+    head, before = net.correction, torch.tensor([3, 4, 5, 6])
+    assert isinstance(head, CandidateSelector)
+    chosen = torch.stack([published.selected(*row) for row in zip(logits, hidden, before.tolist(), strict=True)])
+    torch.testing.assert_close(head.corrected(logits, hidden, before), chosen, rtol=1e-4, atol=1e-4)
+    everywhere = replace(head, candidates=61).corrected(logits, hidden, before)
+    torch.testing.assert_close(torch.where(chosen.isfinite(), everywhere, -torch.inf), chosen, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_causal": True},
+        {"layer_types": ["sliding_attention"] * 2},
+        {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": 3},
+        {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0, "is_causal": False},
+    ],
+)
+def test_what_rows_of_a_published_drafter_see(changes: dict[str, object], tmp_path: Path) -> None:
+    """Layers that slide are causal too unless is_causal denies it; without layer_types those from a number on slide."""
+    computed(PublishedBlocks(**changes), tmp_path)  # type: ignore[arg-type]
 
 
 def test_the_entries_of_a_block_are_not_kept(tmp_path: Path) -> None:
@@ -104,9 +141,7 @@ def test_fields_of_dflash_lie_in_its_part_or_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"is_causal": True}, "is_causal: True"),
-        ({"dflash_config": {"output_multiplier": 0.2}}, "output_multiplier: 0.2"),
-        ({"layer_types": ["sliding_attention"]}, "sliding window"),
+        ({"layer_types": ["sliding_attention"]}, "names 1 of 2 layers"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"markov_head_type": "gated"}, "markov_head_type: 'gated'"),
         ({"block_size": "many"}, "holds no block drafter"),
@@ -123,7 +158,7 @@ def test_another_computation_is_refused(changes: dict[str, object], message: str
 
 
 def test_keys_that_are_not_read(tmp_path: Path) -> None:
-    """A tensor of DFlash2 is an error; an unknown key of the configuration is a note."""
+    """A tensor of DFlash2 in a DFlash is an error; an unknown key of the configuration is a note."""
     conv = {"layers.0.attention_conv.base_kernel": torch.ones(2)}
     with pytest.raises(WeightsError, match=r"does not read, layers\.0\.attention_conv\.base_kernel"):
         BlockDrafterNet.load(PublishedBlocks().save(tmp_path / "conv", **conv))
@@ -132,6 +167,7 @@ def test_keys_that_are_not_read(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         BlockDrafterNet.load(PublishedBlocks(5).save(tmp_path / "known"))
+        BlockDrafterNet.load(PublishedBlocks(second=True).save(tmp_path / "second"))
 
 
 def searched(logits: torch.Tensor, nodes: int) -> set[tuple[int, ...]]:
@@ -165,20 +201,20 @@ def test_the_tree_is_that_of_the_best_first_search(nodes: int) -> None:
 MODEL = tiny("fp32")
 
 
-def fitting(rank: int = 0, **changes: object) -> PublishedBlocks:
+def fitting(rank: int = 0, second: bool = False, **changes: object) -> PublishedBlocks:
     """A drafter of the sizes of the tiny model, whose rows are 48 wide."""
-    return PublishedBlocks(rank, hidden_size=48, num_attention_heads=6, **changes)
+    return PublishedBlocks(rank, second, hidden_size=48, num_attention_heads=6, **changes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", [DFlash, DDTree, DSpark])
+@pytest.mark.parametrize("method", [DFlash, DFlash2, DDTree, DSpark])
 def test_greedy_text_is_the_models_whatever_the_drafter_says(
-    method: type[DFlash | DDTree | DSpark], temperature: float, tmp_path: Path
+    method: type[DFlash | DFlash2 | DDTree | DSpark], temperature: float, tmp_path: Path
 ) -> None:
-    folder = str(fitting(5 if method is DSpark else 0).save(tmp_path))
+    folder = str(fitting(5 if method is DSpark else 0, method is DFlash2).save(tmp_path))
     result = decode(method(features=folder), run_on(MODEL, Sampling(temperature), 24))
     drafts = [step.drafted for step in result.steps]
-    assert drafts[0] == {DFlash: 3, DDTree: 16, DSpark: 4}[method]
+    assert drafts[0] == {DFlash: 3, DFlash2: 3, DDTree: 16, DSpark: 4}[method]
     assert all(step.draft_nfe == 1 for step in result.steps[:-1])
     assert max(drafts[-3:]) <= drafts[0]
     if temperature == 0:
@@ -201,14 +237,15 @@ def test_a_prompt_of_one_token_drafts_from_the_second_step(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        (DSpark(), {}, "no Markov head"),
+        (DSpark(), {"second": True}, "no Markov head"),
+        (DFlash2(), {}, "no candidate selector"),
         (DSpark(confidence=0.5), {"rank": 5, "enable_confidence_head": False}, "no confidence head|does not read"),
         (DFlash(block=9), {}, "trained with 4 rows"),
         (DFlash(), {"vocab_size": 60}, "vocabulary of 60"),
     ],
 )
 def test_a_drafter_that_does_not_fit(
-    method: DFlash | DSpark, changes: dict[str, object], message: str, tmp_path: Path
+    method: DFlash | DFlash2 | DSpark, changes: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     published = fitting(**changes)  # type: ignore[arg-type]
     with pytest.raises((WeightsError, UsageError), match=message):
@@ -219,6 +256,7 @@ def test_a_drafter_that_does_not_fit(
     ("make", "message"),
     [
         (lambda: DFlash(block=1), "dflash: block is 1"),
+        (lambda: DFlash2(block=1), "dflash2: block is 1"),
         (lambda: DDTree(nodes=0), "ddtree: block is 0 and nodes 0"),
         (lambda: DSpark(confidence=1.0), "confidence 1"),
     ],

@@ -23,7 +23,8 @@ from stridebench.harness.train.loop import train
 from stridebench.harness.train.passages import PassagePlan
 from stridebench.harness.train.teacher import Teacher
 from stridebench.methods.dflash import DFlash
-from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet, BlockDrafterShape
+from stridebench.methods.drafters.block_net import BlockCache, BlockDrafterNet
+from stridebench.methods.drafters.block_shape import BlockDrafterShape
 from stridebench.methods.dspark import DSpark
 from stridebench.methods.training.eagle.blocks import BlockRecipe, BlockStudent
 from stridebench.methods.training.eagle.student import Example, Lessons
