@@ -67,9 +67,9 @@ def command(
     """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
 
     With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, p_eagle, mtp, dflash,
-    dspark, cross-regression, xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora after those,
-    mulo-2x, and mulo-4x after it. It learns from the texts that the backbone writes after the prompts of --data, or
-    from a folder of pictures with captions.
+    dflash2, dspark, cross-regression, xspecmesh-mlp or xspecmesh-cross, xspecmesh-mlp-lora or xspecmesh-cross-lora
+    after those, mulo-2x, and mulo-4x after it. It learns from the texts that the backbone writes after the prompts of
+    --data, or from a folder of pictures with captions.
     The result goes where `stride run` looks for it, unless --out is given: a method takes it by the name of --name, as
     in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
     passes over the data, and --set schedule=paper trains as long as the paper did.

@@ -65,12 +65,12 @@ class BlockConvolution(nn.Module):
 
     def forward(self, x: Float[Tensor, "G N E"], part: Callable[[Tensor], Tensor]) -> Float[Tensor, "G N E"]:
         """Return what the part makes of rows; N is a block, or whole blocks one behind the other."""
-        added = self.kernel_projection(x).unflatten(-1, (*self.base_kernel.shape[:2], -1))
+        added = self.kernel_projection(x).view(*x.shape[:2], *self.base_kernel.shape[:2], -1)
         before, behind = (self.base_kernel + added.repeat_interleave(self._grouped, -1)).unbind(-3)
         return self._convolved(part(self._convolved(x, before)), behind)
 
     def _convolved(self, x: Float[Tensor, "G N E"], kernel: Float[Tensor, "G N C E"]) -> Float[Tensor, "G N E"]:
-        blocks, reach = x.unflatten(1, (-1, min(self._block, x.shape[1]))), kernel.shape[2]
+        blocks, reach = x.view(len(x), -1, min(self._block, x.shape[1]), x.shape[2]), kernel.shape[2]
         earlier = functional.pad(blocks, (0, 0, reach - 1, 0)).unfold(2, reach, 1).flip(-1)
         return (kernel * earlier.flatten(1, 2).transpose(2, 3)).sum(2)
 
