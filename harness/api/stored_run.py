@@ -16,9 +16,9 @@ from stridebench.harness.errors import StoreError, printable_line
 from stridebench.harness.machine.extras import optional
 from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.outputs import Picture, load
+from stridebench.harness.record.run_folders import match_name, named_runs
 from stridebench.harness.record.store import Store
 from stridebench.reports.query.schema import NamedRun
-from stridebench.reports.run_folders import match_name, run_folders
 from stridebench.reports.run_report import RunReport
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def open_runs(*paths: str | Path) -> list[StoredRun]:
     Raises:
         StoreError: a folder neither is nor holds a run. UsageError: the folder does not exist.
     """
-    return [StoredRun(folder) for folder in run_folders(paths)]
+    return [StoredRun(folder) for folder in named_runs(paths)]
 
 
 def query(sql: str, *paths: str | Path | StoredRun) -> pd.DataFrame:
@@ -319,7 +319,7 @@ def answer_of(sql: str, runs: Sequence[str | Path], seconds: float | None = None
     from stridebench.reports.query.database import SECONDS, ask
 
     # a table holds UTF-8 only, and the name of a folder may hold any byte
-    names = [(str(folder).encode("utf-8", "backslashreplace").decode(), folder) for folder in run_folders(runs)]
+    names = [(str(folder).encode("utf-8", "backslashreplace").decode(), folder) for folder in named_runs(runs)]
     named = [NamedRun(name, Store.open(folder)) for name, folder in names]
     answer = ask(sql, named, SECONDS if seconds is None else seconds)
     for run in named:

@@ -10,11 +10,11 @@ from stridebench.harness.cli.main import LazyGroup, emit, json_option, say
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.record.run_folders import match_name
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
 from stridebench.reports.interchange.readers import read
 from stridebench.reports.interchange.results import aiperf, golden, table
-from stridebench.reports.run_folders import match_name
 from stridebench.reports.text_table import markdown_lines, number
 
 PATH = click.Path(path_type=Path)

@@ -229,9 +229,9 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     \b
     stride paper study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
     """
+    from stridebench.harness.record.run_folders import match_name
     from stridebench.harness.record.store import Store
     from stridebench.reports.papers import user_study
-    from stridebench.reports.run_folders import match_name
 
     store = Store.open(run)
     ids = [match_name(store.cells(), cell) for cell in cells]

@@ -27,11 +27,11 @@ from stridebench.harness.record.outputs import (
     json_values,
     origins,
 )
+from stridebench.harness.record.run_folders import match_name, match_prompt
 from stridebench.harness.record.store import Store
 from stridebench.reports.engine_rows import summarise_engines
 from stridebench.reports.finished_cell import reader
 from stridebench.reports.html.cell_facts import CellFacts, engine_facts
-from stridebench.reports.run_folders import match_name, match_prompt
 from stridebench.reports.summary import row_of
 from stridebench.reports.tables import COLUMN
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
 from stridebench.harness.core.task import Scored, SetScore
-from stridebench.harness.errors import StrideError, UnknownNameError, UsageError
+from stridebench.harness.errors import OutputError, StrideError, UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import PICTURE_SCORERS
 from stridebench.tasks.metrics import image_weights as weights
 from stridebench.tasks.metrics.features import (
+    INSTALL,
     CleanInception,
     EffLite0,
     FeatureNet,
     Inception,
     PictureSet,
+    device,
+    imported,
     mean,
     sorted_pictures,
 )
@@ -103,6 +107,47 @@ def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: 
     return replace(score, n=n)
 
 
+@final
+class Lpips:
+    """LPIPS v0.1 on AlexNet: a learned distance between two pictures, by torchmetrics, which has its heads.
+
+    Args:
+        path: of torchvision's AlexNet weights.
+
+    Raises:
+        UsageError: torchmetrics or torchvision is not installed.
+        WeightsError: the file does not fit.
+
+    Source: Zhang et al. 2018, arXiv:1801.03924, eq. 1.
+    """
+
+    name = "lpips"
+
+    def __init__(self, path: Path) -> None:
+        module: Any = imported("torchmetrics.functional.image.lpips", INSTALL)
+        # A name with an underscore, because the public classes download the weights of the trunk.
+        self._net = module._LPIPS(net="alex", pnet_rand=True).to(device())
+        tensors = weights.read(path)
+        keys = {name: "features." + name.partition(".")[2] for name in self._net.net.state_dict()}
+        weights.fill(self._net.net, {name: tensors[key] for name, key in keys.items() if key in tensors}, path)
+
+    @classmethod
+    def open(cls, folder: str = "") -> Lpips:
+        """Open the published file in ``folder``, checked by its hash."""
+        return cls(weights.find(weights.ALEXNET, folder))
+
+    def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
+        """Return the distance of every two pictures, in the order of ``itertools.combinations``."""
+        import torch
+
+        if len({picture.pixels.shape for picture in pictures}) > 1:
+            raise OutputError("LPIPS compares pictures of one size; those of a prompt have several")
+        batches = [torch.from_numpy(picture.pixels.copy()).permute(2, 0, 1)[None] for picture in pictures]
+        scaled = [batch.float().to(device()) / 127.5 - 1 for batch in batches]
+        with torch.inference_mode():
+            return np.array([float(self._net(first, second)) for first, second in combinations(scaled, 2)])
+
+
 RESIZES = ("", "lanczos-256", "bilinear-299")
 """How pictures are resized before CLIP's transform: not at all, as ADT-Tree's evaluation does, or as SJD's."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -179,12 +224,6 @@ def _diversity(picture_set: PictureSet, settings: Settings, open_net: Callable[[
     return diversity(picture_set.groups(), open_net(settings.weights), picture_set.failures)
 
 
-def _lpips(weights: str) -> Distance:
-    from stridebench.tasks.metrics.lpips import Lpips
-
-    return Lpips.open(weights)
-
-
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "fid": {"fid": partial(_fd, net=Inception)},
     "clean_fid_256": {"clean_fid_256": _clean_fid},
@@ -198,7 +237,7 @@ SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "hpsv2.1": {"hpsv2.1": partial(_hps, published=weights.HPS_21)},
     "aesthetic": {"aesthetic": _aesthetic},
     "diversity": {
-        "diversity_lpips": partial(_diversity, open_net=_lpips),
+        "diversity_lpips": partial(_diversity, open_net=Lpips.open),
         "diversity_efflite0": partial(_diversity, open_net=EffLite0.open),
     },
 }

@@ -18,9 +18,9 @@ from stridebench.harness.cli.show import headline, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.run_folders import match_name, match_prompt
 from stridebench.harness.run.auditing import audit_facts
 from stridebench.reports.html.figures import Chart
-from stridebench.reports.run_folders import match_name, match_prompt
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
 from tests.support.samplers import drawn, simulated

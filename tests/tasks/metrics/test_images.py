@@ -30,7 +30,7 @@ from stridebench.tasks.metrics.features import (
     mean,
     sorted_pictures,
 )
-from stridebench.tasks.metrics.lpips import Lpips
+from stridebench.tasks.metrics.images import Lpips
 from tests.support.extras import needs_image_extra
 
 TINY = "ViT-S-32-alt"
