@@ -130,8 +130,8 @@ def command(
     at_web = run is not None and str(run).startswith(("http:/", "https:/"))
     if at_web and server["prompts"] is not None:
         settings = {key: claimed.pop(key) for key in ("temperature", "top_p", "top_k", "min_p")}
-        others = [tokens, trials, dtype, None if device == "cpu" else device, *claimed.values()]
-        if kernels or any(value is not None for value in others):
+        others = [tokens, trials, dtype, *claimed.values()]
+        if kernels or offline or device != "cpu" or any(value is not None for value in others):
             raise UsageError(
                 "a server takes prompts, a temperature, cuts and penalties; leave out the options of a run or a file"
             )
@@ -154,13 +154,17 @@ def command(
     try:
         store = None if run is None else Store.open(run)
     except StoreError as error:
-        raise StoreError(f"{error}{' To audit a server, add --prompts FILE.jsonl.' if at_web else ''}") from error
+        if not at_web:
+            raise
+        raise StoreError(f"{error} To audit a server, add --prompts FILE.jsonl.") from error
     check_device(device)
     claimed = {key: claimed[key] for key in SOURCE if claimed[key] is not None}
     if claimed and tokens is None:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in claimed)
         known = "a kernel is tried on known distributions" if kernels else "a run says how it was sampled"
         raise UsageError(f"{given} goes with --tokens; {known}")
+    if kernels and (offline or device != "cpu" or dtype is not None):
+        raise UsageError("a kernel is tried on known distributions; leave out --dtype, --device and --offline")
     if kernels:
         _audit_kernels(list(dict.fromkeys(kernels)), TRIALS if trials is None else trials, as_json)
     if store is not None:

@@ -78,7 +78,7 @@ def verifier(name: str) -> None:
     """
     path = Path(f"{name}.py")
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise UsageError(f"{path} is no name for a file that Python imports; take one such as my_sampler")
+        raise UsageError(f"{path} is not a file that Python can import; take a name such as my_sampler")
     if path.exists():
         raise UsageError(f"{path} is there already; take another name, or edit it")
     path.write_text(

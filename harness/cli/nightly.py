@@ -30,7 +30,7 @@ from stridebench.reports.history.series import read, series
 from stridebench.reports.text_table import print_table
 
 LINES = "history.jsonl"
-TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume")
+TAKEN = ("--out", "--append", "--json", "--dry-run")
 """Options of `stride run` that a night sets."""
 
 
@@ -68,6 +68,8 @@ def command(
     """
     if taken := [word for word in options if word.split("=")[0] in TAKEN]:
         raise UsageError(f"{taken[0]} is set by the night; leave it out")
+    if "--resume" in options:
+        raise UsageError("a night is a new run; leave --resume out")
     declare_all()
     refuse_moving_prompts([suite, *options])
     path = folder / "runs" / stamp()

@@ -102,9 +102,7 @@ def command(
         if pages is not None or any(asked[key] for key in ("paper", "figure", "latex", "columns", "plots", "what_if")):
             raise UsageError("--against prints differences; ask for pages, tables or figures of one run separately")
         if form != FORMS[0]:
-            raise UsageError(
-                f"--against prints differences in the terminal; in place of --format {form}, --out FILE.md"
-            )
+            raise UsageError(f"--against knows no --format {form}; --out FILE.md writes the differences as Markdown")
         _compare([against, *runs], consumption, out, as_json)
         return
     if consumption:
@@ -126,6 +124,8 @@ def command(
     if asked["figure"]:
         from stridebench.reports.publication import write_pdf
 
+        if out is not None:
+            raise UsageError("--figure writes --pdf alone; leave --out to a second command")
         column = asked["width"] == "column"
         say(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'], column)}")
         return
@@ -181,7 +181,7 @@ def _check(asked: Mapping[str, Any], pages: Path | None, form: str, as_json: boo
     outputs += ["--what-if"] if asked["what_if"] and outputs != ["--json"] else []
     if len(outputs) > 1:
         raise UsageError(f"{' and '.join(outputs)} are different outputs; ask for one")
-    if asked["columns"] and any(other.values()):
+    if asked["columns"] and (any(other.values()) or asked["what_if"]):
         raise UsageError(f"--columns chooses columns of the run's table; {outputs[0]} has its own")
     if asked["label"] and not asked["latex"]:
         raise UsageError("--label goes into the table of --latex FILE")

@@ -2,7 +2,8 @@
 
 J layers of the target are fused into one vector a token, which every layer of the drafter reads as a key and a value.
 The queries are the rows of the block: the last emitted token, the anchor, and masks behind it. They see the context
-and each other in both directions. Keys and values of the block are thrown away; those of the context stay.
+and, unless a layer is causal, each other in both directions. Keys and values of the block are thrown away; those of
+the context stay.
 Symbols: B rows of a block, M entries of the context, P new ones, J tapped layers, E width, H heads, D their width, V
 vocabulary, r rank of a head, C rows that a convolution reads, n rows of any kind.
 Sources: z-lab/dflash, ``model.py``; deepseek-ai/DeepSpec, ``modeling/dspark/qwen3``.
@@ -51,7 +52,7 @@ def _on(angles: tuple[float, ...], device: torch.device) -> Float[Tensor, " R"]:
 class BlockConvolution(nn.Module):
     """A causal convolution over the rows of a block, before a part of a layer and behind it (DFlash2).
 
-    Each row adds to the kernels; neighbouring numbers share what it adds. A new one changes nothing.
+    Each row adds to the kernels; neighbouring numbers share what it adds. Before a training it is the identity.
     """
 
     def __init__(self, shape: BlockDrafterShape) -> None:
@@ -96,7 +97,7 @@ class BlockLayer(nn.Module):
         self._causal = bool(shape.causal) and shape.causal[number]
 
     def visible(self, entries: int, rows: int, device: torch.device) -> Bool[Tensor, "N S"] | None:
-        """Return what rows behind so many entries attend to; None: everything."""
+        """Return what rows behind so many entries attend to, or None if that is everything."""
         if not self._window and not self._causal:
             return None
         keys = torch.arange(entries + rows, device=device)
@@ -181,7 +182,8 @@ class BlockDrafterNet(nn.Module):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         warn_unread(folder / "config.json", stated_in(config), f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
         state = {key: value for key, value in checkpoint.tensors(folder).items() if key not in OF_TARGET}
-        state = {key.replace("codebook.weight", "codebook"): value for key, value in state.items()}
+        for key in [key for key in state if key.endswith("_codebook.weight")]:  # as transformers saves them
+            state.setdefault(key.removesuffix(".weight"), state.pop(key))
         checkpoint.fill(folder, net, state, {})
         return net.eval().requires_grad_(False)
 
@@ -291,12 +293,12 @@ class CandidateSelector:
     def corrected(
         self, logits: Float[Tensor, "*n V"], hidden: Float[Tensor, "*n E"], x: Int[Tensor, "*n"]
     ) -> Float[Tensor, "*n V"]:
-        """Return the logits of rows behind the tokens ``x``; -inf for those that are no candidates."""
-        wanted = self.before[x] * functional.linear(hidden.to(self.projection.dtype), self.projection)
+        """Return the logits of rows behind the tokens ``x``; -inf for tokens that are not candidates."""
+        expected = self.before[x] * functional.linear(hidden.to(self.projection.dtype), self.projection)
         if self.candidates >= logits.shape[-1]:
-            return logits + functional.linear(wanted, self.after).to(logits.dtype)
+            return logits + functional.linear(expected, self.after).to(logits.dtype)
         best = logits.topk(self.candidates, -1)
-        scores = best.values + (self.after[best.indices] @ wanted[..., None])[..., 0].to(logits.dtype)
+        scores = best.values + (self.after[best.indices] @ expected[..., None])[..., 0].to(logits.dtype)
         return torch.full_like(logits, -torch.inf).scatter(-1, best.indices, scores)
 
 

@@ -30,8 +30,8 @@ class BlockDrafterShape:
         rank: r of the Markov head; 0: none.
         confidence: what the confidence head reads: the hidden row alone, or the token before too; "": there is none.
         rates, sharpness: of rotations, an angle a position for each pair.
-        windows: of each layer, the distance from which on a row sees nothing; 0, or none at all: it sees everything.
-        causal: of each layer, whether rows see no later ones of their block; none at all: they see all.
+        windows: of each layer, the distance from which on a row sees nothing; 0 or (): it sees everything.
+        causal: of each layer, whether rows see no later ones of their block; (): they see all.
         convolved: rows that a convolution of DFlash2 reads, this one and those before it; 0: there is none.
         grouped: neighbouring numbers that share a kernel of it.
         selector: rank of DFlash2's candidate selector; 0: none.
@@ -113,7 +113,13 @@ is_causal layer_types markov_head_type markov_rank mask_token_id max_position_em
 num_attention_heads num_hidden_layers num_key_value_heads output_multiplier rms_norm_eps rope_parameters rope_scaling
 rope_theta selector_rank selector_top_k sliding_window target_layer_ids use_sliding_window vocab_size"""
 """Keys of a configuration that are read."""
-USUAL: Mapping[str, Any] = {"attention_bias": False, "hidden_act": "silu", "markov_head_type": "vanilla"}
+USUAL: Mapping[str, Any] = {
+    "attention_bias": False,
+    "causal": False,
+    "hidden_act": "silu",
+    "markov_head_type": "vanilla",
+    "use_swa": False,
+}
 """Keys that change the computation, with the one value that is computed."""
 WITHOUT_EFFECT = """_attn_implementation attention_dropout auto_map bos_token_id dtype eos_token_id initializer_range
 model_type num_anchors num_target_layers pad_token_id tie_word_embeddings torch_dtype transformers_version use_cache"""
@@ -138,24 +144,27 @@ def read_shape(folder: Path) -> BlockDrafterShape:
         stated, architecture = stated_in(config), "".join(config.get("architectures") or ())
         ahead = "DSpark" in architecture or ("DFlash" not in architecture and "dflash_config" not in config)
         check_usual(path, stated, USUAL, "block drafters")
-        width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        width, heads = _whole(stated, "hidden_size"), _whole(stated, "num_attention_heads")
+        grouped, vocabulary = _whole(stated, "conv_group_size", 1), _whole(stated, "vocab_size")
+        if width % grouped:
+            raise ValueError(f"conv_group_size is {grouped}, which does not divide hidden_size, {width}")
         rates, sharpness = checkpoint.rope_rates(config, width, heads)
         with_markov = bool(config.get("confidence_head_with_markov"))
-        depth = int(config["num_hidden_layers"])
-        windows, causal = _attention(stated, depth)
+        depth = _whole(stated, "num_hidden_layers")
+        windows, causal = _attention({**config, **(config.get("dflash_config") or {})}, depth)
         return BlockDrafterShape(
             width=width,
             heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_width=int(config.get("head_dim") or width // heads),
-            inner=int(config["intermediate_size"]),
+            kv_heads=_whole(stated, "num_key_value_heads", heads),
+            head_width=_whole(stated, "head_dim", width // heads),
+            inner=_whole(stated, "intermediate_size"),
             depth=depth,
             layers=tuple(int(layer) + 1 for layer in stated["target_layer_ids"]),
-            block=int(stated["block_size"] if ahead else stated.get("block_size", 16)),  # as in z-lab's code
-            mask=int(stated["mask_token_id"]),
-            vocabulary=int(config["vocab_size"]),
+            block=_whole(stated, "block_size", None if ahead else 16, least=2 - ahead),  # 16: as in z-lab's code
+            mask=_whole(stated, "mask_token_id", least=0, most=vocabulary - 1),
+            vocabulary=vocabulary,
             ahead=ahead,
-            rank=int(config.get("markov_rank") or 0),
+            rank=_whole(stated, "markov_rank", 0, least=0),
             confidence=("markov" if with_markov else "hidden") if config.get("enable_confidence_head") else "",
             theta=float((config.get("rope_parameters") or config).get("rope_theta", 10000.0)),
             eps=float(config.get("rms_norm_eps", 1e-6)),
@@ -163,34 +172,46 @@ def read_shape(folder: Path) -> BlockDrafterShape:
             sharpness=sharpness,
             windows=windows,
             causal=causal,
-            convolved=int(stated.get("conv_kernel_size", 0)),
-            grouped=int(stated.get("conv_group_size", 1)),
-            selector=int(stated.get("selector_rank", 0)),
-            candidates=int(stated.get("selector_top_k", 16)),
+            convolved=_whole(stated, "conv_kernel_size", 0, least=0),
+            grouped=grouped,
+            selector=_whole(stated, "selector_rank", 0, least=0),
+            candidates=_whole(stated, "selector_top_k", 16),
             scaling=(float(stated.get("input_embedding_scale", 1.0)), float(stated.get("output_multiplier", 1.0))),
-            cap=float(stated.get("final_logit_softcapping", 0.0)),
+            cap=max(0.0, float(stated.get("final_logit_softcapping", 0.0))),
             backbone=str(config.get("backbone", "")),
             fingerprint=str(config.get("fingerprint", "")),
         )
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise WeightsError(
             f"{folder} holds no block drafter ({error!r} in config.json). Make one: `stride train drafter` lists the "
             f"recipes"
         ) from error
 
 
-def _attention(stated: Mapping[str, Any], depth: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return each layer's window and whether its rows are causal; nothing if all see everything, as Qwen3 and z-lab do.
+def _whole(stated: Mapping[str, Any], key: str, usual: int | None = None, least: int = 1, most: int = 2**31) -> int:
+    value = stated.get(key, usual)
+    if value is None:
+        raise KeyError(key)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{key} is {value!r}, and not a whole number from {least} to {most}")
+    return value
+
+
+def _attention(config: Mapping[str, Any], depth: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Return each layer's window and whether its rows are causal, as Qwen3 and z-lab do; () if all see everything.
 
     A layer type counts without ``use_sliding_window`` too: rows of a sliding layer are causal unless ``is_causal`` says
     otherwise.
     """
-    window = int(stated.get("sliding_window", 4096)) if stated.get("use_sliding_window") else 0
-    first = int(stated.get("max_window_layers", 28)) if window else depth
+    window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
+    first = int(config.get("max_window_layers", 28)) if window is not None else depth
     usual = ["full_attention" if number < first else "sliding_attention" for number in range(depth)]
-    sliding = [kind == "sliding_attention" for kind in stated.get("layer_types", usual)]
-    if len(sliding) < depth:
-        raise ValueError(f"layer_types names {len(sliding)} of {depth} layers")
-    windows = tuple(window if slides else 0 for slides in sliding)
-    causal = tuple(bool(stated.get("is_causal", slides)) for slides in sliding)
-    return (windows if any(windows) else ()), (causal if any(causal) else ())
+    kinds, causal = config.get("layer_types") or usual, config.get("is_causal")
+    if len(kinds) < depth or not {"full_attention", "sliding_attention"}.issuperset(kinds):
+        raise ValueError(f"layer_types is {kinds!r}, and not full_attention or sliding_attention for {depth} layers")
+    if causal not in (None, True, False) or (window is not None and window < 1):
+        raise ValueError(f"is_causal is {causal!r} and sliding_window {window!r}")
+    sliding = [kind == "sliding_attention" for kind in kinds[:depth]]
+    windows = tuple(int(window or 0) if slides else 0 for slides in sliding)
+    seen = tuple(slides if causal is None else causal for slides in sliding)
+    return (windows if any(windows) else ()), (seen if any(seen) else ())

@@ -285,10 +285,11 @@ class PublishedBlocks(nn.Module):
 
     def _hidden_entries(self, entries: int, rows: int) -> Tensor:
         """What each row does not see; all layers are alike in these tests."""
-        usual = "" if self.config.get("max_window_layers", 28) else "sliding_attention"
+        window = self.config.get("sliding_window") if self.config.get("use_sliding_window") else None
+        usual = "sliding_attention" if window and not self.config.get("max_window_layers", 28) else ""
         slides = self.config.get("layer_types", [usual])[0] == "sliding_attention"
         causal = self.config.get("is_causal", slides)
-        window = self.config["sliding_window"] if slides and self.config.get("use_sliding_window") else 10**6
+        window = window if window and slides else 10**6
         return torch.tensor(
             [
                 [(causal and key > place) or abs(place - key) >= window for key in range(entries + rows)]
@@ -297,9 +298,9 @@ class PublishedBlocks(nn.Module):
         )
 
     def selected(self, logits: Tensor, hidden: Tensor, before: int) -> Tensor:
-        """The candidate selector's scores of one row: [V], -inf where a token is no candidate."""
+        """The candidate selector's scores of one row: [V], -inf where a token is not a candidate."""
         own, scores = self.candidate_selector, torch.full_like(logits, -torch.inf)
-        wanted = own.predecessor_codebook[before] * own.hidden_projection(hidden)
+        expected = own.predecessor_codebook[before] * own.hidden_projection(hidden)
         for token in logits.argsort(descending=True)[: SECOND["selector_top_k"]].tolist():
-            scores[token] = logits[token] + wanted @ own.successor_codebook[token]
+            scores[token] = logits[token] + expected @ own.successor_codebook[token]
         return scores

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stridebench.harness.core.cache import resolve
+from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import GENERAL_RECIPES
 from stridebench.harness.train.passages import AnyPlan, PassagePlan, passages_of
 from stridebench.harness.train.recipe import Recipe, autocast, round_to_bf16, save_bf16
@@ -248,7 +249,15 @@ class BlockRecipe(Recipe):
     fall = 0.8
 
     def build(self, requirements: Mapping[str, Path]) -> BlockStudent:
-        """Return a student. Generates the passages first if the cache holds none."""
+        """Return a student. Generates the passages first if the cache holds none.
+
+        Raises:
+            UsageError: these settings make no drafter that can be loaded.
+        """
+        if self.depth < 1 or self.block < 2 - self.ahead:
+            raise UsageError(f"block is {self.block} and depth {self.depth}; give 2 rows and a layer or more")
+        if bool(self.rank) != self.ahead or (self.confidence and not self.rank) or (self.selector and self.ahead):
+            raise UsageError("rank and confidence are settings of dspark, which needs a rank, and selector of dflash2")
         passages = passages_of(self.backbone, self.plan)
         teacher = passages.teacher
         train, development = (examples(teacher, side, BLOCK_TAPS) for side in (passages.train, passages.development))

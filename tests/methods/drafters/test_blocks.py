@@ -89,6 +89,7 @@ def test_a_published_dflash2_computes_as_its_authors_do(tmp_path: Path) -> None:
         {"layer_types": ["sliding_attention"] * 2},
         {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": 3},
         {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0, "is_causal": False},
+        {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0},
     ],
 )
 def test_what_rows_of_a_published_drafter_see(changes: dict[str, object], tmp_path: Path) -> None:
@@ -141,7 +142,15 @@ def test_fields_of_dflash_lie_in_its_part_or_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["sliding_attention"]}, "names 1 of 2 layers"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types is .* for 2 layers"),
+        ({"layer_types": "sliding_attention"}, "layer_types is 'sliding_attention'"),
+        ({"is_causal": "false"}, "is_causal is 'false'"),
+        ({"dflash_config": {"use_swa": True}}, "use_swa: True"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"mask_token_id": 61}, "mask_token_id is 61, and not a whole number from 0 to 60"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"selector_top_k": 0}, "selector_top_k is 0"),
+        ({"conv_group_size": 5}, "conv_group_size is 5, which does not divide hidden_size, 32"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"markov_head_type": "gated"}, "markov_head_type: 'gated'"),
         ({"block_size": "many"}, "holds no block drafter"),
@@ -241,7 +250,11 @@ def test_a_prompt_of_one_token_drafts_from_the_second_step(tmp_path: Path) -> No
         (DFlash2(), {}, "no candidate selector"),
         (DSpark(confidence=0.5), {"rank": 5, "enable_confidence_head": False}, "no confidence head|does not read"),
         (DFlash(block=9), {}, "trained with 4 rows"),
-        (DFlash(), {"vocab_size": 60}, "vocabulary of 60"),
+        (
+            DFlash(),
+            {"vocab_size": 60, "dflash_config": {"target_layer_ids": [0, 2], "mask_token_id": 59}},
+            "vocabulary of 60",
+        ),
     ],
 )
 def test_a_drafter_that_does_not_fit(

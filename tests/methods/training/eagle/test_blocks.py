@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import RECIPES
 from stridebench.harness.train.loop import train
@@ -113,3 +114,10 @@ def test_the_seed_determines_the_loss() -> None:
         losses.append(recipe.loss(own, 0, np.random.default_rng(seed)).detach())
     assert losses[0] == losses[1] != losses[2]
     assert all(key.startswith("net.") for key in own.state_dict()), "lessons are in no checkpoint"
+
+
+@pytest.mark.parametrize("changes", [{"depth": 0}, {"block": 1}, {"rank": 8}, {"confidence": True}, {"ahead": True}])
+def test_settings_that_no_drafter_has(changes: dict[str, Any]) -> None:
+    recipe = replace(cast(BlockRecipe, RECIPES.get("dflash2-embedded-code")), **changes)
+    with pytest.raises(UsageError, match=r"block is|settings of dspark"):
+        recipe.build({})
