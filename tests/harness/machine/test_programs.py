@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,35 +22,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_in_an_activated_environment_the_name_is_enough(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(programs))
-    assert typed("stride") == "stride"
-
-
-@pytest.mark.usefixtures("programs")
-def test_in_one_that_is_not_activated_the_path_is_named() -> None:
-    assert typed("stride") == ".venv/bin/stride"
-
-
-def test_from_another_folder_the_path_is_absolute(
+def test_a_program_is_typed_by_its_name_if_it_is_found_and_by_its_path_if_not(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert typed("stride") == str(programs / "stride")
-
-
-def test_a_program_of_another_environment_is_not_taken_for_ours(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert typed("stride") == ".venv/bin/stride", "the environment is not activated"
+    assert typed("pytest") == "pytest", "the environment lacks it"
     other = tmp_path / "other"
     other.mkdir()
-    (other / "stride").write_text("#!/bin/sh\n")
-    (other / "stride").chmod(0o755)
+    shutil.copy(programs / "stride", other)
     monkeypatch.setenv("PATH", str(other))
-    assert typed("stride") == ".venv/bin/stride"
-
-
-@pytest.mark.usefixtures("programs")
-def test_a_program_that_the_environment_lacks_keeps_its_name() -> None:
-    assert typed("pytest") == "pytest"
+    assert typed("stride") == ".venv/bin/stride", "another environment has one too"
+    monkeypatch.chdir(other)
+    assert typed("stride") == str(programs / "stride"), "from another folder"
+    monkeypatch.setenv("PATH", str(programs))
+    assert typed("stride") == "stride", "the environment is activated"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +17,6 @@ from torch import Tensor
 
 from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.mesh import published
-from stridebench.harness.backbones.mesh import published as adapter
 from stridebench.harness.backbones.mesh.bpt import UNUSED, EncoderSizes
 from stridebench.harness.backbones.mesh.published import FAMILIES, PointMesh
 from stridebench.harness.core.cache import Cache
@@ -32,8 +29,8 @@ from stridebench.harness.plan import presets
 from stridebench.harness.registry import TASKS
 from stridebench.harness.train.teacher import Teacher
 from tests.support.caches import feed
-from tests.support.layouts import LAYOUTS, layout
-from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh
+from tests.support.layouts import layout
+from tests.support.tiny_mesh import ENCODER, POINT_SIZES, seeded_by_names, tiny_point_mesh
 
 TOKENS = np.random.default_rng(3).integers(0, 4700, 60).tolist()
 POINTS = np.random.default_rng(4).normal(size=(40, 6)).astype(np.float32)
@@ -55,22 +52,16 @@ def fresh(model: PointMesh, tokens: Sequence[int]) -> Tensor:
     return torch.cat([feed(cache, [token], at) for at, token in enumerate(tokens)])
 
 
-@pytest.mark.parametrize("kind", sorted(POINT_SIZES))
-def test_the_model_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "parameters"), [("bpt", 711_445_122), ("deepmesh", 908_149_121)])
+def test_the_model_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str, parameters: int) -> None:
+    """At four bytes each, DeepMesh's file has 84,214 bytes more, for names."""
     with torch.device("meta"):
         network = FAMILIES[kind].model(FAMILIES[kind].sizes())
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    published = layout(kind)
-    assert {name: shape for name, shape in published.items() if not name.startswith(UNUSED)} == shapes
-    assert all(any(name.startswith(part) for name in published) for part in UNUSED)
-    assert not any(name.startswith(UNUSED) for name in shapes)
-
-
-@pytest.mark.parametrize(("kind", "parameters"), [("bpt", 711_445_122), ("deepmesh", 908_149_121)])
-def test_the_layouts_have_the_published_number_of_parameters(kind: str, parameters: int) -> None:
-    """At four bytes each, DeepMesh's file has 84,214 bytes more, for names."""
-    assert sum(int(np.prod(shape)) for shape in layout(kind).values()) == parameters
-    assert (LAYOUTS / f"{kind}.tsv").read_text().splitlines()[1].startswith("# commit\t")
+    whole = layout(kind)
+    assert sum(int(np.prod(shape)) for shape in whole.values()) == parameters
+    assert {name: shape for name, shape in whole.items() if not name.startswith(UNUSED)} == shapes
+    assert all(any(name.startswith(part) for name in whole) for part in UNUSED)
 
 
 @pytest.mark.parametrize("kind", sorted(POINT_SIZES))
@@ -80,13 +71,9 @@ def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.M
     def named(*_: Any) -> torch.nn.Module:
         sizes = {key: tuple(value) if isinstance(value, list) else value for key, value in POINT_SIZES[kind].items()}
         network: torch.nn.Module = FAMILIES[kind].model(FAMILIES[kind].sizes(**sizes, encoder=EncoderSizes(**ENCODER)))
-        for name, tensor in network.state_dict().items():
-            noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
-            one = tensor.ndim == 1 and name.endswith("weight")
-            tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
-        return network
+        return seeded_by_names(network)
 
-    monkeypatch.setattr(adapter, "_random", named)
+    monkeypatch.setattr(published, "_random", named)
     cache, prompt = start(tiny_point_mesh(kind))
     expected = torch.tensor(json.loads((Path(__file__).parent / "published_reference.json").read_text())[kind])
     logits = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
@@ -94,19 +81,12 @@ def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.M
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "points", [None, POINTS[:, :3], POINTS[:39], POINTS[None], np.full((40, 6), np.nan, np.float32)]
-)
+@pytest.mark.parametrize("points", [None, POINTS[:, :3], POINTS[:39], POINTS[None], np.full_like(POINTS, np.nan)])
 def test_points_of_another_shape_are_refused(model: PointMesh, points: Any) -> None:
     with pytest.raises(UsageError, match="point"):
         model.open(Prompt("p", condition=points))
     with pytest.raises(UsageError, match="point cloud"):
         model.cache()
-
-
-def test_bpt_never_emits_the_start_token() -> None:
-    model = tiny_point_mesh("bpt")
-    assert fresh(model, [*start(model)[1], 5])[:, model.open(Prompt("p", condition=POINTS)).tokens[0]].isneginf().all()
 
 
 def test_bf16_runs(model: PointMesh) -> None:
@@ -145,7 +125,7 @@ def test_wrong_parameters_are_refused(params: Mapping[str, Any]) -> None:
         PointMesh.load("x", params, "fp32", "cpu")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_meshes_of_the_stand_in_of_bpt_are_valid(temperature: float) -> None:
     """So that a tiny run of XSpecMesh's suite has figures. Weights without `fans` are as they were."""
     teacher = Teacher.load("tiny:bpt", "fp32")
@@ -181,26 +161,13 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     torch.testing.assert_close(network.state_dict(), state)
 
 
-def test_files_of_other_tensors_damaged_ones_and_ones_that_run_code_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [{"bias": None}, {"more": torch.ones(1)}, {"bias": torch.ones(4)}])
+def test_a_file_of_other_tensors_is_refused(wrong: Mapping[str, Any], tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 3)
-    state = model.state_dict()
-    path = tmp_path / "a.pt"
-    for wrong in ({"weight": state["weight"]}, {**state, "more": torch.ones(1)}, {**state, "bias": torch.ones(4)}):
-        torch.save(wrong, path)
-        with pytest.raises(WeightsError, match="another model"):
-            published.fill("x", model, path, ("unused.",))
-    path.write_bytes(b"no weights")
-    with pytest.raises(WeightsError, match="cannot be read"):
-        published.fill("x", model, path, ())
-    torch.save({"model": _Runs()}, path)
-    with pytest.raises(WeightsError, match="cannot be read"):
-        published.fill("x", model, path, ())
-    assert "ran" not in os.environ
-
-
-class _Runs:
-    def __reduce__(self) -> Any:
-        return exec, ("import os; os.environ['ran'] = '1'",)
+    state = {**model.state_dict(), **wrong}
+    torch.save({key: tensor for key, tensor in state.items() if tensor is not None}, tmp_path / "a.pt")
+    with pytest.raises(WeightsError, match="another model"):
+        published.fill("x", model, tmp_path / "a.pt", ("unused.",))
 
 
 def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

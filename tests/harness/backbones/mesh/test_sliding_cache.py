@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from stridebench.harness.backbones.mesh.published import PointMesh, SlidingCache
 from stridebench.harness.core.cache import Window
 from stridebench.harness.errors import ContractError
 from tests.support.caches import check_history, check_tree, feed, feed_windows
-from tests.support.tiny_mesh import ENCODER, POINT_SIZES
+from tests.support.tiny_mesh import ENCODER, POINT_SIZES, seeded_by_names
 
 WINDOW, CONTEXT = 36, 100
 TOKENS = np.random.default_rng(3).integers(0, 4700, CONTEXT).tolist()
@@ -63,7 +62,7 @@ def test_the_window_starts_where_the_released_sampler_starts_it() -> None:
     assert start_of(np.array([*released]), 9000).tolist() == [*released.values()]
 
 
-@pytest.mark.parametrize("cuts", [[0, *range(20, 57), 71], [0, 30, 41, 53, 54], [0]])
+@pytest.mark.parametrize("cuts", [[0, *range(20, 57), 71], [0]])
 def test_windows_of_any_size_read_from_the_start_on(net: Conditioned, cuts: Sequence[int]) -> None:
     tokens = TOKENS[: CONTEXT - 4]
     logits, expected = feed_windows(SlidingCache(net), tokens, list(cuts)), fresh(net, tokens)
@@ -78,10 +77,7 @@ def test_logits_are_those_of_the_published_code() -> None:
     encoder = EncoderSizes(**{**ENCODER, "out": 1024})
     model = DeepMesh(DeepMeshSizes(32, 2, 48, window=WINDOW, context=CONTEXT, points=40, encoder=encoder))
     model.requires_grad_(False)
-    for name, tensor in model.state_dict().items():
-        noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
-        one = tensor.ndim == 1 and name.endswith("weight")
-        tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
+    seeded_by_names(model)
     points = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 6)).astype(np.float32))
     tokens = [DeepMesh.prompt, *TOKENS[:99]]
     logits = feed_windows(SlidingCache(Conditioned.of(model, model.rotations(), points)), tokens, [0, 36, 37, 50, 54])
@@ -101,7 +97,7 @@ def test_only_two_stretches_are_held_and_the_old_one_goes(net: Conditioned, monk
                                             [18, 36] if at < 58 else [36])  # fmt: skip
 
 
-@pytest.mark.parametrize("prefix", [33, 50, 53])
+@pytest.mark.parametrize("prefix", [33, 53])
 def test_a_tree_over_the_start_gives_each_node_the_logits_of_its_own_chain(net: Conditioned, prefix: int) -> None:
     tree = (TOKENS[:prefix], TOKENS[60:70], [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7])
     check_tree(SlidingCache(net), partial(fresh, net), tree, (1, 3, 5, 7), TOKENS[70:75], NEAR)
