@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from rich.console import Console
 from stridebench.harness.cli import main
 from stridebench.harness.errors import RunIncomplete
 from stridebench.harness.machine import extras
+from stridebench.harness.machine.extras import typed
 from stridebench.harness.machine.surroundings import be_number, exits_are_told, on_one_core
 
 
@@ -150,3 +152,34 @@ def test_a_system_that_forbids_it_changes_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_setaffinity", forbidden)
     with on_one_core():
         pass
+
+
+# The program that a message tells a user to type.
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "stride").write_text("#!/bin/sh\n")
+    (folder / "stride").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_program_is_typed_by_its_name_if_it_is_found_and_by_its_path_if_not(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed("stride") == ".venv/bin/stride", "the environment is not activated"
+    assert typed("pytest") == "pytest", "the environment lacks it"
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(programs / "stride", other)
+    monkeypatch.setenv("PATH", str(other))
+    assert typed("stride") == ".venv/bin/stride", "another environment has one too"
+    monkeypatch.chdir(other)
+    assert typed("stride") == str(programs / "stride"), "from another folder"
+    monkeypatch.setenv("PATH", str(programs))
+    assert typed("stride") == "stride", "the environment is activated"

@@ -19,7 +19,6 @@ from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.image import llamagen, multimodal, tar, vqgan
 from stridebench.harness.backbones.image import llamagen_modules as modules
 from stridebench.harness.backbones.image.published import FAMILIES, RealImage, family_of
-from stridebench.harness.backbones.slots.cache import Masks, SlotCache
 from stridebench.harness.backbones.tiny import pictures as stand_ins
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 from stridebench.harness.core.capabilities import Grid
@@ -85,26 +84,6 @@ def test_a_window_equals_single_tokens(tiny_fp64: Tiny) -> None:
     one = feed_windows(encoded.cache(), tokens, range(len(tokens)))
     many = feed_windows(encoded.cache(), tokens, [0, prompt, prompt + 3])
     same(many[prompt - 1 :], one[prompt - 1 :], FP64)
-
-
-def test_guidance_is_two_separate_passes_mixed(tiny_fp64: Tiny) -> None:
-    tiny = tiny_fp64
-    model = tiny.backbone._model
-    reading, masks = model.read(model.net, tiny.prompt), Masks(model.context, torch.float64, torch.device("cpu"))
-    picture = drawn(tiny, 8)
-    branches = []
-    for net, prompt in ((reading.net, reading.tokens), (reading.other, reading.negative)):
-        logits = feed(SlotCache(net, model.context, masks), [*prompt, *picture], 0)
-        branches.append(logits[len(prompt) - 1 :])
-    assert not torch.allclose(branches[0], branches[1])
-    mixed = branches[1] + SCALE * (branches[0] - branches[1])
-    guided = feed(tiny.backbone.open(tiny.prompt).cache(), [*reading.tokens, *picture], 0)[len(reading.tokens) - 1 :]
-    grid, allowed = grid_of(tiny), tiny.backbone.codes >= 0
-    for place, row in enumerate(guided):
-        forced = grid.forced(place)
-        open_ids = allowed.nonzero()[:, 0] if forced is None else torch.tensor([forced])
-        assert torch.isinf(row).sum() == len(row) - len(open_ids)
-        torch.testing.assert_close(row[open_ids], mixed[place, open_ids], rtol=0, atol=FP64)
 
 
 def greedy(tiny: Tiny) -> list[int]:

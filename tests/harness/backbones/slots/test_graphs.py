@@ -45,9 +45,8 @@ def decoded(model: Any, name: str, temperature: float) -> Decode:
 @pytest.mark.parametrize(
     ("name", "forward"),
     [
-        ("sjd", "fused"),
         ("specinfer", "fused"),
-        *(pytest.param(name, "fused", marks=pytest.mark.audit) for name in ("prompt_lookup", "lookahead")),
+        *(pytest.param(name, "fused", marks=pytest.mark.audit) for name in METHODS_TRIED if name != "specinfer"),
         *(pytest.param(name, "transformers", marks=pytest.mark.audit) for name in METHODS_TRIED),
     ],
 )

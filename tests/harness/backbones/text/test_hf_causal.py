@@ -15,13 +15,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.kernels import int8
@@ -114,33 +112,6 @@ def test_biases_of_queries_keys_and_values_are_added(tmp_path: Path) -> None:
 def test_other_architectures_run_through_transformers(model_type: str, config: dict[str, Any]) -> None:
     backbone = tiny(model_type, config=config)
     assert backbone.forward_kind == "transformers"
-    parts = feed_windows(backbone.cache(), TOKENS[:20], [0, 9])
-    torch.testing.assert_close(parts, fresh(backbone, TOKENS[:20]), rtol=0, atol=NEAR)
-
-
-def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal) -> None:
-    """A second level of a tree: node 12 is a child of node 3 of the first window and does not attend to node 9."""
-    cache = model.cache()
-    feed(cache, TOKENS[:5], 0, rows=0)
-    level = torch.eye(2, dtype=torch.bool)
-    cache.extend(Window(torch.tensor([3, 9]), torch.tensor([5, 5]), 5, level, 2))
-    below = torch.tensor([[True, False, True]])
-    row = cache.extend(Window(torch.tensor([12]), torch.tensor([6]), 5, below, 1)).logits
-    torch.testing.assert_close(row[0], fresh(model, [*TOKENS[:5], 3, 12])[-1], rtol=0, atol=NEAR)
-
-
-def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
-    monkeypatch.setattr(net, "FIRST", 4)
-    cache = model.cache()
-    parts = feed_windows(cache, TOKENS[:30], range(0, 30, 3))
-    torch.testing.assert_close(parts, fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
-    layer = cache._slots.layers[0]
-    assert layer.keys.shape[2] == 32
-    before = layer.keys.data_ptr()
-    cache.keep(7)
-    cache.keep(5, (0, 1))
-    feed(cache, TOKENS[7:20], 7)
-    assert cache._slots.layers[0].keys.data_ptr() == before
 
 
 def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> None:
