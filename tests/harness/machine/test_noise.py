@@ -120,9 +120,11 @@ def test_the_meter_of_a_gpu_tells_its_clock_and_the_processes_of_others(tmp_path
     pids = (os.getpid(), os.getppid(), 900_001, 900_002, 900_003)  # a worker, another's process, one that is gone
     meter = NoiseMeter(tmp_path / "absent", GpuMeter(Nvml(1500, pids), "handle", tmp_path))
     assert meter.read()[2:4] == (1500, 2)
-    pid = os.getpid()
-    assert GpuMeter(Nvml(1980, (900_001,)), "handle", tmp_path / str(pid)).read() == (1980, 0), "a container's numbers"
-    assert GpuMeter(Nvml(None), "handle", tmp_path).read() == (0, 0), "a GPU that does not answer"
+    none = tmp_path / "none"
+    assert GpuMeter(Nvml(1980, (900_001,)), "handle", none).read() == (1980, 0), (
+        "in a container with the host's numbers"
+    )
+    assert GpuMeter(Nvml(None), "handle", none).read() == (0, 0), "it does not answer"
 
 
 def test_a_device_is_looked_up_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,8 @@ def test_capabilities(tiny: Tiny) -> None:
 
 
 def test_a_window_equals_single_tokens(tiny_fp64: Tiny) -> None:
-    tiny = tiny_fp64
-    encoded = tiny.backbone.open(tiny.prompt)
-    prompt, picture = len(encoded.tokens), drawn(tiny, 16)
-    tokens = [*encoded.tokens, *picture]
+    encoded = tiny_fp64.backbone.open(tiny_fp64.prompt)
+    prompt, tokens = len(encoded.tokens), [*encoded.tokens, *drawn(tiny_fp64, 16)]
     assert len(set(tokens)) >= 8
     one = feed_windows(encoded.cache(), tokens, range(len(tokens)))
     many = feed_windows(encoded.cache(), tokens, [0, prompt, prompt + 3])

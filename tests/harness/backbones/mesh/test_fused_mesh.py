@@ -25,9 +25,6 @@ from stridebench.harness.core.backbone import Backbone
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.plan import presets
@@ -35,6 +32,7 @@ from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.synthetic import furniture
 from stridebench.harness.train.backbones.shapes_mesh import ShapesMesh
 from tests.support.caches import acceptance, feed, session
+from tests.support.decodes import run_on
 from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh, tiny_point_mesh
 
 NEAR = 1e-4
@@ -296,6 +294,6 @@ def test_capabilities_and_the_condition_of_a_prompt(name: str) -> None:
 
 def test_a_run_has_the_condition_of_its_encoded_prompt() -> None:
     for model in (LENDERS["mesh"], NoisyBackbone(LENDERS["mesh"], 0.1, 0)):
-        run = open_run(model, lambda name: LENDERS["mesh"], PROMPT, Sampling(0.0), 4, SeededDraws(0, "t", "p", 0))
+        run = run_on(model, PROMPT, 4)
         expected = LENDERS["mesh"].open(PROMPT).condition
         assert expected is not None and run.condition is not None and torch.equal(run.condition, expected)

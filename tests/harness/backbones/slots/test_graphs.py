@@ -17,12 +17,10 @@ from stridebench.harness.backbones.slots.graphs import ROWS, FixedSlots, Graphs,
 from stridebench.harness.backbones.slots.net import SlotInputs
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.errors import ContractError, GraphWarning
 from stridebench.harness.registry import METHODS
+from tests.support.decodes import decoded
 from tests.support.tiny_text import SIZES, tiny
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -35,11 +33,11 @@ METHODS_TRIED: dict[str, dict[str, Any]] = {
 }
 
 
-def decoded(model: Any, name: str, temperature: float) -> Decode:
-    method = METHODS.get(name)(**METHODS_TRIED[name])
-    draws = SeededDraws(0, "graphs", "", 0, model.device)
-    run = open_run(model, lambda drafter: model.variant({"layers": "2"}), PROMPT, Sampling(temperature), 10, draws)
-    return decode(method, run)
+def tried(model: Any, name: str, temperature: float) -> Decode:
+    drafter = model.variant({"layers": "2"})
+    return decoded(
+        METHODS.get(name)(**METHODS_TRIED[name]), model, PROMPT, 10, temperature=temperature, drafter=drafter
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_captured_passes_emit_the_tokens_of_plain_ones(name: str, forward: str) 
     plain, captured = tiny(forward=forward), tiny(forward=forward)
     captured.use_graphs()
     for temperature in (0.0, 1.0):
-        ours, theirs = (decoded(model, name, temperature) for model in (captured, plain))
+        ours, theirs = (tried(model, name, temperature) for model in (captured, plain))
         assert ours.tokens == theirs.tokens
         assert [(step.rows, step.accepted) for step in ours.steps] == [(s.rows, s.accepted) for s in theirs.steps]
 
@@ -83,10 +81,10 @@ def test_logits_and_hidden_rows_are_those_of_plain_passes() -> None:
 def test_the_next_sequence_replays_what_the_last_one_captured() -> None:
     model = tiny()
     model.use_graphs()
-    first = decoded(model, "autoregressive", 1.0)
+    first = tried(model, "autoregressive", 1.0)
     graphs: Any = model._graphs
     ((fixed,),) = graphs._free.values()
-    again = decoded(model, "autoregressive", 1.0)
+    again = tried(model, "autoregressive", 1.0)
     assert again.tokens == first.tokens
     assert graphs._free == {id(model._net): [fixed]}
     beside = model.cache(), model.cache()  # two at once have slots of their own
@@ -273,4 +271,4 @@ def test_a_cuda_graph_emits_the_tokens_of_plain_passes() -> None:
     plain, captured = (HFCausal.load("tiny", {"source": source}, "fp32", "cuda") for _ in range(2))
     captured.use_graphs()
     for name in ("autoregressive", "sjd", "specinfer"):
-        assert decoded(captured, name, 1.0).tokens == decoded(plain, name, 1.0).tokens
+        assert tried(captured, name, 1.0).tokens == tried(plain, name, 1.0).tokens

@@ -21,16 +21,13 @@ from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import find_component
 from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
 from stridebench.methods.cross_regression import CrossRegression
 from tests.support import peft_adapter
 from tests.support.caches import session as open_session
+from tests.support.decodes import decoded
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_text import SIZES, tiny
 
@@ -176,10 +173,8 @@ class TestRefusals:
             load(seed=7).adapter(folder)
 
     def test_an_absent_adapter_is_named(self) -> None:
-        model = load()
-        run = open_run(model, lambda name: model, TOKENS, Sampling(0.0), 30, SeededDraws(0, "t", "p", 0))
         with pytest.raises(WeightsError, match="no recipe of `stride train adapter` is for it"):
-            decode(CrossRegression(adapter="nowhere"), run)
+            decoded(CrossRegression(adapter="nowhere"), load(), TOKENS, 30)
         assert not discover.shipped("nowhere-tiny").exists()
 
     @pytest.mark.parametrize("forward", FORWARDS)

@@ -13,16 +13,12 @@ from torch import Tensor
 
 from stridebench.harness.backbones.speech import Whisper
 from stridebench.harness.core.cache import Cache, Window
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import DataMissing, UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.registry import METHODS
 from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import GatedLora
+from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.cross_regression import CrossRegression
 from stridebench.methods.training.adapters.recipes import (
     Denoising,
@@ -35,6 +31,7 @@ from stridebench.methods.training.adapters.recipes import (
     transcribed,
 )
 from tests.support import peft_adapter
+from tests.support.decodes import decoded, run_on
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_whisper import FIRST, NEVER, PLAIN, SAID, VOCABULARY, features, load, sound, tiny_whisper
 
@@ -121,15 +118,11 @@ def test_layers_computed_once_a_recording_are_refused(plain: Whisper, wrong: str
         plain.adapter(adapter_folder)
 
 
-def decoded(method: Any, model: Whisper, condition: Any = RECORDING, budget: int = 40) -> Decode:
-    prompt, draws = Prompt("p", condition=condition), SeededDraws(0, "t", "p", 0)
-    return decode(method, open_run(model, lambda name: model, prompt, Sampling(0.0), budget, draws))
-
-
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
 def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, plain: Whisper, folder: Path) -> None:
-    result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), plain)
-    assert result.tokens == decoded(METHODS.get("autoregressive")(), plain).tokens
+    prompt = Prompt("p", condition=RECORDING)
+    result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), plain, prompt, 40)
+    assert result.tokens == decoded(Autoregressive(), plain, prompt, 40).tokens
     assert len(result.tokens) == 40
 
 
@@ -175,9 +168,8 @@ class TestRecordings:
         count = len(passages.train) + len(passages.development)
         assert count == 16 - passages.skipped.get("have no end", 0) >= 6 and passages.development
         model = presets.load("tiny-whisper", "bf16")
-        assert isinstance(model, Whisper)
         for passage in passages.train[:2]:
-            greedy = decoded(METHODS.get("autoregressive")(), model, passage.condition, 60)
+            greedy = decoded(Autoregressive(), model, Prompt("p", condition=passage.condition), 60)
             assert passage.tokens[passage.start :] == greedy.tokens
             assert passage.tokens[-1] in model.capabilities.eos
         monkeypatch.setattr(Whisper, "hear", lambda *_: pytest.fail("it is transcribed again"))
@@ -234,7 +226,7 @@ class TestTraining:
         allowed_ids = [token for token in range(VOCABULARY) if token not in (*NEVER, *FIRST)]
         for number, root in enumerate(at.tolist()):
             prompt = Prompt("p", tokens=passage.tokens[: root + 1], condition=passage.condition)
-            run = open_run(model, lambda name: model, prompt, Sampling(1.0), 20, SeededDraws(0, "t", "p", 0))
+            run = run_on(model, prompt, 20, temperature=1.0)
             state = CrossRegression(adapter=str(tmp_path / "made"), horizon=4).start(run)
             state.placeholders = windows[number, 1:]
             run.target.prefill()

@@ -14,14 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.registry import METHODS
+from stridebench.methods.prompt_lookup import PromptLookup
+from stridebench.methods.sjd import SJD
+from stridebench.methods.speculative import Speculative
 from tests.support.caches import feed, feed_windows
 from tests.support.cli import stride
+from tests.support.decodes import decoded
 from tests.support.tiny_text import SIZES
 
 SMALL = {"vocab_size": 61, "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None}
@@ -89,18 +88,12 @@ def test_a_model_without_an_sdpa_kernel_or_masks_decodes_what_it_can(family: str
         expected = reference(tokens[None]).logits[0]
     parts = feed_windows(backbone.cache(), tokens.tolist(), [0, 5, 6, 20])
     torch.testing.assert_close(parts, expected, rtol=0, atol=1e-4)
-    assert decoded(backbone, "sjd", window=5).tokens == generated(reference)
+    assert decoded(SJD(window=5), backbone, PROMPT, 16).tokens == generated(reference)
 
 
 def generated(reference: Any) -> tuple[int, ...]:
     out = reference.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, pad_token_id=0)
     return tuple(out[0, len(PROMPT) :].tolist())
-
-
-def decoded(backbone: HFCausal, name: str, **params: Any) -> Decode:
-    draws = SeededDraws(0, "foreign", "", 0)
-    run = open_run(backbone, lambda drafter: backbone, PROMPT, Sampling(0.0), 16, draws)
-    return decode(METHODS.get(name)(**params), run)
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)
@@ -109,9 +102,9 @@ def test_a_model_with_a_running_state_decodes_chains_as_generate_does(model_type
     reference, backbone = write_folder(tmp_path, model_type, RECURRENT[model_type]), loaded(tmp_path)
     assert any("recurrent layers: it decodes chains only" in note for note in backbone.notes)
     expected = generated(reference)
-    assert decoded(backbone, "prompt_lookup", length=4, max_ngram=1).tokens == expected
-    assert decoded(backbone, "sjd", window=5).tokens == expected
-    kept = decoded(backbone, "speculative", drafter="self", gamma=3)
+    assert decoded(PromptLookup(length=4, max_ngram=1), backbone, PROMPT, 16).tokens == expected
+    assert decoded(SJD(window=5), backbone, PROMPT, 16).tokens == expected
+    kept = decoded(Speculative("self", gamma=3), backbone, PROMPT, 16)
     assert kept.tokens == expected and len(kept.steps) == 4
 
 

@@ -17,12 +17,10 @@ from stridebench.harness.backbones.text.masked import MaskedModel, read_config
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas, Read
 from stridebench.harness.core.clock import CpuClock, Stopwatch
-from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.methods.masked_diffusion import MaskedDiffusion
+from tests.support.decodes import decoded, run_on
 from tests.support.layouts import layout
 
 MASK, VOCABULARY = 40, 48
@@ -226,8 +224,7 @@ def test_a_window_over_cached_entries_attends_to_both_sides(folder: Path, kind: 
 def test_it_decodes_without_a_mask_in_the_output(folder: Path, kind: str) -> None:
     """Dream's schedule of four steps; each block of SDAR has the whole of it."""
     model = load(folder)
-    run = open_run(model, {"x": model}.__getitem__, PROMPT, Sampling(1.0), 16, SeededDraws(0, "t", "p", 0))
-    result = decode(MaskedDiffusion("entropy", 4), run)
+    result = decoded(MaskedDiffusion("entropy", 4), model, PROMPT, 16, temperature=1.0)
     assert len(result.tokens) == 16 and MASK not in result.tokens
     assert sum(step.nfe for step in result.steps) == (16 if kind == "sdar_1.7b" else 4)
 
@@ -237,8 +234,8 @@ def test_a_text_of_blocks_ends_with_the_block_that_holds_its_end(cache: Any, tmp
     texts = []
     for number, end in enumerate((MASK, 41)):  # no text has a mask
         model = load(folder_of("sdar_1.7b", tmp_path / str(number), eos_token_id=end))
-        run = open_run(model, {"x": model}.__getitem__, PROMPT[:3], Sampling(1.0), 16, SeededDraws(0, "t", "p", 0))
-        texts.append(decode(MaskedDiffusion(rule="static:1", cache=cache), run).tokens)
+        method = MaskedDiffusion(rule="static:1", cache=cache)
+        texts.append(decoded(method, model, PROMPT[:3], 16, temperature=1.0).tokens)
     whole, text = texts
     assert text == whole[:13] and 41 in text[9:] and 41 not in text[:9], "the blocks begin at 1, 5, 9 and 13"
 
@@ -253,8 +250,7 @@ def test_the_entries_of_full_blocks_may_be_reused(
     model = load(folder_of(kind, tmp_path / "w", **changed, eos_token_id=MASK))  # which no text has
     results = []
     for cache in ("none", "blocks"):
-        draws = SeededDraws(0, "t", "p", 0)
-        run = open_run(model, {"x": model}.__getitem__, PROMPT[:3], Sampling(1.0), 16, draws)
+        run = run_on(model, PROMPT[:3], 16, temperature=1.0)
         results.append((decode(MaskedDiffusion(rule=rule, cache=cache), run).tokens, run.canvas))
     (tokens, whole), (same, canvas) = results
     written = [len(read.positions) for read in canvas.history if isinstance(read, Read) and read.rows == 0]

@@ -14,12 +14,9 @@ from torch import Tensor
 from stridebench.harness.backbones.checkpoints import transformers_models
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window, extend_all
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.registry import METHODS
 from tests.support.caches import check_tree, feed, feed_windows
+from tests.support.decodes import decoded
 from tests.support.tiny_text import SIZES
 
 WINDOW = 8
@@ -58,9 +55,7 @@ def fresh(model: HFCausal, tokens: Sequence[int]) -> Tensor:
 
 def greedy(model: HFCausal, name: str, prompt: Sequence[int], budget: int) -> tuple[int, ...]:
     method = METHODS.get(name)(**METHODS_TRIED[name])
-    draws = SeededDraws(0, "windows", "", 0)
-    run = open_run(model, lambda drafter: model.variant({"layers": "2"}), prompt, Sampling(0.0), budget, draws)
-    return tuple(decode(method, run).tokens)
+    return decoded(method, model, prompt, budget, drafter=model.variant({"layers": "2"})).tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
