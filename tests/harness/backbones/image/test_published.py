@@ -19,6 +19,7 @@ from stridebench.harness.backbones.checkpoints import components
 from stridebench.harness.backbones.image import llamagen, multimodal, tar, vqgan
 from stridebench.harness.backbones.image import llamagen_modules as modules
 from stridebench.harness.backbones.image.published import FAMILIES, RealImage, family_of
+from stridebench.harness.backbones.slots.cache import Masks, SlotCache
 from stridebench.harness.backbones.tiny import pictures as stand_ins
 from stridebench.harness.backbones.tiny.texts import character_tokenizer
 from stridebench.harness.core.capabilities import Grid
@@ -82,6 +83,22 @@ def test_a_window_equals_single_tokens(tiny_fp64: Tiny) -> None:
     one = feed_windows(encoded.cache(), tokens, range(len(tokens)))
     many = feed_windows(encoded.cache(), tokens, [0, prompt, prompt + 3])
     same(many[prompt - 1 :], one[prompt - 1 :], FP64)
+
+
+@pytest.mark.parametrize("family", ["llamagen_c2i", "llamagen_t2i", "tar"])
+def test_guidance_is_two_separate_passes_mixed(family: str, tmp_path: Path) -> None:
+    """Of prompts that are vectors; below, transformers mixes the others."""
+    tiny = MAKERS[family](SCALE, tmp_path)
+    model, picture = tiny.backbone._model, drawn(tiny, 8)
+    reading, masks = model.read(model.net, tiny.prompt), Masks(model.context, torch.float32, torch.device("cpu"))
+    branches = []
+    for net, prompt in ((reading.net, reading.tokens), (reading.other, reading.negative)):
+        logits = feed(SlotCache(net, model.context, masks), [*prompt, *picture], 0)
+        branches.append(logits[len(prompt) - 1 :, :CODES])
+    assert not torch.allclose(branches[0], branches[1])
+    mixed = branches[1] + SCALE * (branches[0] - branches[1])
+    guided = feed(tiny.backbone.open(tiny.prompt).cache(), [*reading.tokens, *picture], 0)[len(reading.tokens) - 1 :]
+    torch.testing.assert_close(guided[:, :CODES], mixed, rtol=0, atol=NEAR)
 
 
 def greedy(tiny: Tiny) -> list[int]:

@@ -141,13 +141,6 @@ def test_a_configuration_written_before_an_option_came_still_loads(folder: Path,
     assert read("m", older).sizes == SIZES
 
 
-def test_parameters_are_checked(folder: Path) -> None:
-    with pytest.raises(UsageError, match="mesh has no parameter 'layers'; it has source"):
-        MeshBackbone.load("mine", {"source": {"folder": str(folder)}, "layers": 3}, "fp32", "cpu")
-    with pytest.raises(UsageError, match="no dtype"):
-        MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "int8", "cpu")
-
-
 def test_the_encoder_reads_the_decoders_rows_of_shared_coordinates() -> None:
     """The latents follow a row of a coordinate that a point has."""
     model = tiny_mesh(shared_coordinates=True)

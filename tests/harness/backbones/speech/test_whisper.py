@@ -204,19 +204,6 @@ def test_a_multilingual_prompt_names_language_and_task() -> None:
         prompt_ids("w", alone, "de")
 
 
-@pytest.mark.parametrize(
-    ("params", "dtype", "says"),
-    [
-        ({}, "fp32", "needs a source of weights"),
-        ({"source": {"folder": "x"}, "beam": 5}, "fp32", "no parameter 'beam'"),
-        ({"source": {"folder": "x"}}, "fp31", "no dtype 'fp31'"),
-    ],
-)
-def test_parameters_are_checked(params: dict[str, Any], dtype: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        Whisper.load("w", params, dtype, "cpu")
-
-
 def test_other_models_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path / "llama")
     with pytest.raises(WeightsError, match="serves models of type whisper; found llama"):

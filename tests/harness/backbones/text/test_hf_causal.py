@@ -149,23 +149,19 @@ def test_a_model_that_ignores_its_mask_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("params", "dtype", "says"),
+    ("params", "says"),
     [
-        ({"atn": "sdpa"}, "fp32", "no parameter 'atn'"),
-        ({"attn": "flash"}, "fp32", "attn is 'flash'; choose one of sdpa, eager"),
-        ({"source": None}, "fp32", "needs a source of weights"),
-        ({}, "int4", "no dtype 'int4'"),
-        ({"forward": "transformers", "weights": "int8"}, "fp32", "x: weights: int8 needs our forward, and the entry"),
-        ({"device_map": "all"}, "fp32", "device_map is 'all'; choose one of auto, balanced"),
-        ({"device_map": {"": 0}}, "fp32", "device_map is .*choose one of"),
-        ({"device_map": "auto", "weights": "int8"}, "fp32", "leave forward and weights out"),
-        ({"device_map": "auto", "forward": "fused"}, "fp32", "leave forward and weights out"),
+        ({"attn": "flash"}, "attn is 'flash'; choose one of sdpa, eager"),
+        ({"forward": "transformers", "weights": "int8"}, "x: weights: int8 needs our forward, and the entry"),
+        ({"device_map": "all"}, "device_map is 'all'; choose one of auto, balanced"),
+        ({"device_map": {"": 0}}, "device_map is .*choose one of"),
+        ({"device_map": "auto", "weights": "int8"}, "leave forward and weights out"),
+        ({"device_map": "auto", "forward": "fused"}, "leave forward and weights out"),
     ],
 )
-def test_parameters_are_checked(params: dict[str, Any], dtype: str, says: str, folder: Path) -> None:
-    given = {"source": {"folder": str(folder)}, **params}
+def test_parameters_are_checked(params: dict[str, Any], says: str, folder: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        HFCausal.load("x", {key: value for key, value in given.items() if value is not None}, dtype, "cpu")
+        HFCausal.load("x", {"source": {"folder": str(folder)}, **params}, "fp32", "cpu")
 
 
 def test_a_backbone_without_tokenizer_reads_no_text(model: HFCausal) -> None:

@@ -18,7 +18,7 @@ from stridebench.harness.core.cache import Window
 from stridebench.harness.core.canvas import Canvas, Read
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.loop import decode
-from stridebench.harness.errors import ContractError, UsageError, WeightsError
+from stridebench.harness.errors import ContractError, WeightsError
 from stridebench.methods.masked_diffusion import MaskedDiffusion
 from tests.support.decodes import decoded, run_on
 from tests.support.layouts import layout
@@ -366,5 +366,3 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(WeightsError, match=f"no \\*.safetensors in {folder}; fetch the whole folder"):
         load(folder)
-    with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat, noise"):
-        load(folder, forward="fused")
