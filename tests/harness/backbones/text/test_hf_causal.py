@@ -148,11 +148,14 @@ def test_a_model_that_ignores_its_mask_is_refused(monkeypatch: pytest.MonkeyPatc
         tiny(forward="transformers")
 
 
+NOT_OURS = "x: weights: int8 needs our forward, and the entry asks for another"
+
+
 @pytest.mark.parametrize(
     ("params", "says"),
     [
         ({"attn": "flash"}, "attn is 'flash'; choose one of sdpa, eager"),
-        ({"forward": "transformers", "weights": "int8"}, "x: weights: int8 needs our forward, and the entry"),
+        ({"forward": "transformers", "weights": "int8"}, NOT_OURS),
         ({"device_map": "all"}, "device_map is 'all'; choose one of auto, balanced"),
         ({"device_map": {"": 0}}, "device_map is .*choose one of"),
         ({"device_map": "auto", "weights": "int8"}, "leave forward and weights out"),
@@ -286,9 +289,8 @@ def test_layers_on_several_devices_compute_the_same(
     params = {"source": {"folder": str(folder)}, "device_map": "auto"}
     spread = HFCausal.load("m:device_map=auto", params, "fp32", "cpu")
     assert spread.forward_kind == "transformers" and spread._net.model.hf_device_map == places
-    for tokens in ([3, 1, 4], [2, 7, 1, 1, 5]):
-        rows = [feed(model.cache(), tokens, 0) for model in (plain, spread)]
-        torch.testing.assert_close(rows[0], rows[1], rtol=1e-5, atol=1e-5)
+    rows = [feed_windows(model.cache(), [3, 1, 4, 1, 5], (0, 3)) for model in (plain, spread)]
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-5, atol=1e-5)
     assert not spread.meets(params) & {Requirement.GATE}
 
 
