@@ -22,6 +22,8 @@ from stridebench.harness.backbones.checkpoints import components, convert
 from stridebench.harness.backbones.slots import lora
 from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.harness.plan import presets
+from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
+from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf
 from tests.support.tiny_text import tiny
@@ -249,6 +251,16 @@ def test_a_shape_of_a_published_checkpoint_is_named() -> None:
     message = r"has weight in the shape \(2, 5\), not \(2, 3\) \(0 tensors missing, 1 of another shape, 0 unknown\)"
     with pytest.raises(WeightsError, match=message):
         components.fill("mine", Path("mine.pt"), module, state)
+
+
+def test_a_shape_of_an_eagle_drafter_is_named(tmp_path: Path) -> None:
+    net = FeatureDrafterNet(FeatureNetShape("eagle1", 8, 2, 2, 12))
+    (tmp_path / "config.json").write_text(json.dumps(vars(net.shape)))
+    state = net.state_dict()
+    shape = [*state["down.weight"].shape, 2]
+    save_file({**state, "down.weight": torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=rf"(?s)down\.weight.*{re.escape(str(shape))}"):
+        FeatureDrafterNet.load(tmp_path)
 
 
 @pytest.mark.parametrize(

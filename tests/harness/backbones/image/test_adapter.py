@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stridebench.harness.backbones.image import adapter as image
 from stridebench.harness.backbones.image.adapter import ImageModel
 from stridebench.harness.backbones.image.vq import VQ
 from stridebench.harness.core.task import Prompt
+from stridebench.harness.discover import shipped
 from stridebench.harness.errors import OutputError, UsageError, WeightsError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.train.recipe import save_bf16
@@ -167,6 +169,12 @@ class TestLoading:
         for overrides, says in (({"depth": "2"}, "no variant with depth"), ({"guidance": "x"}, "give a number")):
             with pytest.raises(UsageError, match=says):
                 model.variant(overrides)
+
+
+@pytest.mark.parametrize("family", [("emoji-image", "emoji-image-small"), ("digits-s", "digits-l")])
+def test_the_shipped_models_of_a_family_have_one_vocabulary(family: tuple[str, str]) -> None:
+    configs = [shipped(name) / "config.json" for name in family]
+    assert len({json.loads(config.read_text())["vocab_size"] for config in configs if config.exists()}) <= 1
 
 
 def test_rotations_in_bf16_are_those_of_fp32_at_the_end_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
