@@ -153,7 +153,7 @@ def spoken(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return root
 
 
-SIZES = {"rank": 4, "alpha": 8, "width": 4, "hop": 3, "batch": 2, "steps": 40}
+SIZES: dict[str, Any] = {"rank": 4, "alpha": 8, "width": 4, "hop": 3, "batch": 2, "steps": 40}
 RECIPE = TrainAdapter(summary="a test", backbone="tiny-whisper", plan=Recordings(), rate=2e-2, **SIZES)
 
 
