@@ -28,8 +28,17 @@ from stridebench.harness.backbones.tiny.pictures import (
     simplear_parts,
     vq_state,
 )
+from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.task import Prompt
 
+PICTURE_REQUIREMENTS = {
+    Requirement.TREE_MASK,
+    Requirement.DRAFTER,
+    Requirement.HIDDEN,
+    Requirement.GRID,
+    Requirement.CODEBOOK,
+    Requirement.ANY_ORDER,
+}
 PROMPT = Prompt("p", text="a red fox")
 
 

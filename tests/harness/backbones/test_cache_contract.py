@@ -17,12 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stridebench.harness.backbones.base import spread
+from stridebench.harness.backbones.base import Adapter, spread
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.registry import BACKBONES
 from tests.support.caches import check_history, check_tree, feed, feed_windows
-from tests.support.tiny_mesh import BACKBONES, points, tiny_point_mesh
+from tests.support.tiny_mesh import BACKBONES as MESHES
+from tests.support.tiny_mesh import points, tiny_point_mesh
 from tests.support.tiny_text import tiny
 from tests.support.tiny_whisper import load, sound, tiny_whisper
 
@@ -64,8 +66,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "fused": lambda _: Case(tiny(), Prompt("p", tokens=(1,)), 61, 1e-5),
     "transformers": lambda _: Case(tiny(forward="transformers"), Prompt("p", tokens=(1,)), 61, 1e-5),
     "whisper": whisper,
-    "mesh": lambda _: Case(BACKBONES[0], Prompt("p", condition=points(1).numpy()), 5120, 1e-4),
-    "mesh, window": lambda _: Case(BACKBONES[6], Prompt("p", condition=points(1).numpy()), 5120, 1e-4),
+    "mesh": lambda _: Case(MESHES[0], Prompt("p", condition=points(1).numpy()), 5120, 1e-4),
+    "mesh, window": lambda _: Case(MESHES[6], Prompt("p", condition=points(1).numpy()), 5120, 1e-4),
     "bpt": lambda _: Case(tiny_point_mesh("bpt"), Prompt("p", condition=POINTS), 4600, 1e-4),
     "deepmesh": lambda _: Case(tiny_point_mesh("deepmesh"), Prompt("p", condition=POINTS), 4600, 1e-4),
 }
@@ -142,7 +144,25 @@ def test_a_variant_skips_layers_and_leaves_the_original_as_it_was(case: Case) ->
         model.variant({"width": "2"})
 
 
-# Layers of a variant, and imports of adapters.
+# Parameters of adapters, layers of a variant, and imports.
+
+
+ADAPTERS = [BACKBONES.get(name) for name in ("hf_causal", "image", "masked", "mesh", "whisper")]
+SOURCE = {"source": {"folder": "x"}}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.kind)
+@pytest.mark.parametrize(
+    ("params", "dtype", "says"),
+    [
+        ({}, "fp32", "{} needs a source of weights"),
+        ({**SOURCE, "beam": 5}, "fp32", "{} has no parameter 'beam'; it has {}"),
+        (SOURCE, "int5", "there is no dtype 'int5'"),
+    ],
+)
+def test_parameters_are_checked(adapter: type[Adapter], params: dict[str, Any], dtype: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says.format(adapter.kind, ", ".join(adapter.parameters))):
+        adapter.load("x", params, dtype, "cpu")
 
 
 @pytest.mark.parametrize("count", [2, 3, 15, 26, 30])

@@ -40,9 +40,10 @@ def test_a_thread_that_ended_keeps_what_it_had_waited(tmp_path: Path) -> None:
     assert meter.read().wait_ns == 10
 
 
-def test_without_such_files_waits_are_zero(tmp_path: Path) -> None:
-    reading = NoiseMeter(tmp_path / "absent").read()
-    assert reading.wait_ns == 0 and reading.switches >= 0
+def test_without_such_files_waits_are_zero_and_no_time_is_idle(tmp_path: Path) -> None:
+    now = iter((0, 10**10))
+    reading = NoiseMeter(tmp_path / "absent", now=lambda: next(now), computed=lambda: 0).read()
+    assert (reading.wait_ns, reading.idle_ns) == (0, 0) and reading.switches >= 0
 
 
 def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
@@ -65,11 +66,6 @@ def test_idle_time_is_neither_computing_nor_waiting(tmp_path: Path) -> None:
     (tmp_path / "1" / "schedstat").write_text("")  # this thread has ended, and what it had waited is no idle time
     now[0], computed[0] = 1400, 500
     assert meter.read().idle_ns == 0
-
-
-def test_without_the_time_that_threads_waited_no_time_is_idle(tmp_path: Path) -> None:
-    now = iter((0, 10**10))
-    assert NoiseMeter(tmp_path / "absent", now=lambda: next(now), computed=lambda: 0).read().idle_ns == 0
 
 
 S = 1_000_000_000
@@ -124,14 +120,11 @@ def test_the_meter_of_a_gpu_tells_its_clock_and_the_processes_of_others(tmp_path
     pids = (os.getpid(), os.getppid(), 900_001, 900_002, 900_003)  # a worker, another's process, one that is gone
     meter = NoiseMeter(tmp_path / "absent", GpuMeter(Nvml(1500, pids), "handle", tmp_path))
     assert meter.read()[2:4] == (1500, 2)
-
-
-def test_in_a_container_whose_numbers_are_the_hosts_nobody_is_foreign(tmp_path: Path) -> None:
-    assert GpuMeter(Nvml(1980, (900_001,)), "handle", tmp_path).read() == (1980, 0)
-
-
-def test_a_gpu_that_does_not_answer_is_not_judged(tmp_path: Path) -> None:
-    assert GpuMeter(Nvml(None), "handle", tmp_path).read() == (0, 0)
+    none = tmp_path / "none"
+    assert GpuMeter(Nvml(1980, (900_001,)), "handle", none).read() == (1980, 0), (
+        "in a container with the host's numbers"
+    )
+    assert GpuMeter(Nvml(None), "handle", none).read() == (0, 0), "it does not answer"
 
 
 def test_a_device_is_looked_up_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +134,8 @@ def test_a_device_is_looked_up_by_its_own_name(monkeypatch: pytest.MonkeyPatch) 
     meter = GpuMeter.of(torch.device("cuda", 0))
     assert meter is not None and nvml.asked == "GPU-12-ab" and meter.read()[0] == 1980
     assert GpuMeter.of(torch.device("cpu")) is None
-
-
-def test_without_the_extra_there_is_no_meter_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert GpuMeter.of(torch.device("cuda", 0)) is None
+    assert GpuMeter.of(torch.device("cuda", 0)) is None, "without the extra"
 
 
 # What is said of a busy machine, from given loads.

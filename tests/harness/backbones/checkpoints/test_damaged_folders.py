@@ -20,20 +20,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stridebench.harness.backbones.checkpoints import components, convert
 from stridebench.harness.backbones.slots import lora
-from stridebench.harness.core.backbone import TiedEmbeddings
 from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.harness.plan import presets
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet
 from stridebench.methods.drafters.eagle.published import FeatureNetShape
-from stridebench.methods.drafters.heads.net import Heads
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf
-from tests.support.random_heads import random_heads
 from tests.support.tiny_text import tiny
 
 SIZES = {"vocab_size": 31, "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 1}
 CODE = "open({mark!r}, 'w').close()\nprint('the code of a folder runs')\nclass Mine: pass\n"
 AUTO = {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Mine", "AutoTokenizer": ["mine.Mine", None]}
+INDICES = ("[]", "{", '{"weight_map": {"lm_head.weight": "nowhere"}}')
 Damage = Callable[[Path], Any]
 
 
@@ -58,8 +56,17 @@ def change(file: str, **entries: Any) -> Damage:
     return act
 
 
-def text(file: str, content: str) -> Damage:
-    return lambda folder: (folder / file).write_text(content)
+def text(file: str, content: str, without: str = "") -> Damage:
+    def act(folder: Path) -> None:
+        (folder / file).write_text(content)
+        if without:
+            (folder / without).unlink()
+
+    return act
+
+
+def words_of(folder: Path) -> tuple[object, ...]:
+    return "run", "--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}"
 
 
 def message(folder: Path, damage: Damage) -> str:
@@ -98,6 +105,7 @@ def test_a_known_model_whose_folder_brings_code_is_read_without_it(folder: Path)
     (folder / "mine.py").write_text(CODE.format(mark=str(mark)))
     change("config.json", auto_map=AUTO)(folder)
     assert presets.load(str(folder), "fp32").capabilities.vocabulary == SIZES["vocab_size"]
+    assert "2 runs" in stride(*words_of(folder), "--dry-run").out
     assert not mark.exists()
 
 
@@ -122,7 +130,7 @@ def test_code_in_a_pickle_is_never_run(folder: Path, write: Callable[[Any, Path]
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("share", [0.0, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0, 1e-4, 0.01, 0.999])
 def test_cut_safetensors_are_one_error(folder: Path, share: float) -> None:
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -146,16 +154,11 @@ def test_cut_safetensors_are_one_error(folder: Path, share: float) -> None:
         text("tokenizer.json", "{"),
         text("tokenizer_config.json", "[]"),
         text("tokenizer.json", '{"model": {"type": "BPE", "vocab": [], "merges": 3}}'),
+        *(text("model.safetensors.index.json", index, without="model.safetensors") for index in INDICES),
     ],
 )
 def test_damaged_settings_are_one_error(folder: Path, damage: Damage) -> None:
     message(folder, damage)
-
-
-@pytest.mark.parametrize("index", ["[]", "{", '{"weight_map": {"lm_head.weight": "nowhere"}}'])
-def test_a_damaged_index_of_weights_is_one_error(folder: Path, index: str) -> None:
-    (folder / "model.safetensors").unlink()
-    message(folder, text("model.safetensors.index.json", index))
 
 
 def test_only_what_was_downloaded_may_be_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,27 +175,24 @@ def test_only_what_was_downloaded_may_be_deleted(folder: Path, monkeypatch: pyte
         change("tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine"),
         change("config.json", model_type="t5", is_encoder_decoder=True),
         change("config.json", vocab_size="many", text_config=3),
-        text("config.json", "[]"),
         text("config.json", "{"),
         lambda folder: (folder / "config.json").unlink(),
     ],
 )
 def test_a_dry_run_refuses_a_folder_as_the_run_does(folder: Path, tmp_path: Path, damage: Damage) -> None:
     damage(folder)
-    words = ("run", "--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}")
+    words = words_of(folder)
     ran, planned = stride(*words, "--out", tmp_path / "run"), stride(*words, "--dry-run")
     told, foretold = (outcome.err[outcome.err.rindex(": WeightsError: ") :] for outcome in (ran, planned))
     assert (ran.code, planned.code, foretold) == (2, 2, told)
     assert "0 runs, 0 needs a part, 0 needs weights, 2 cannot" in planned.out
     assert "Traceback" not in planned.err
-    listed = stride(*words, "--dry-run", "--json")
+
+
+def test_the_cells_of_a_dry_run_of_a_damaged_folder_are_listed(folder: Path) -> None:
+    text("config.json", "[]")(folder)
+    listed = stride(*words_of(folder), "--dry-run", "--json")
     assert {cell["outcome"] for cell in listed.document["cells"]} == {"cannot"} and listed.code == 2
-
-
-def test_a_dry_run_of_a_known_model_whose_folder_brings_code_runs(folder: Path) -> None:
-    change("config.json", auto_map=AUTO)(folder)
-    words = ("run", "--method", "sjd", "--backbone", folder, "--task", "{name: tabular, limit: 1}", "--dry-run")
-    assert "2 runs" in stride(*words).out
 
 
 @pytest.fixture(scope="module")
@@ -253,36 +253,14 @@ def test_a_shape_of_a_published_checkpoint_is_named() -> None:
         components.fill("mine", Path("mine.pt"), module, state)
 
 
-def reshaped(path: Path, key: str) -> tuple[int, ...]:
-    """Give one tensor of a file another shape; returns the new one."""
-    tensors = load_file(path)
-    tensors[key] = torch.zeros(*tensors[key].shape, 2)
-    save_file(tensors, path)
-    return tuple(tensors[key].shape)
-
-
-def names_shape(key: str, shape: tuple[int, ...]) -> str:
-    return rf"(?s){re.escape(key)}.*{re.escape(str(list(shape)))}"
-
-
 def test_a_shape_of_an_eagle_drafter_is_named(tmp_path: Path) -> None:
     net = FeatureDrafterNet(FeatureNetShape("eagle1", 8, 2, 2, 12))
     (tmp_path / "config.json").write_text(json.dumps(vars(net.shape)))
-    save_file(net.state_dict(), tmp_path / "model.safetensors")
-    FeatureDrafterNet.load(tmp_path)
-    shape = reshaped(tmp_path / "model.safetensors", "down.weight")
-    with pytest.raises(WeightsError, match=names_shape("down.weight", shape)):
+    state = net.state_dict()
+    shape = [*state["down.weight"].shape, 2]
+    save_file({**state, "down.weight": torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=rf"(?s)down\.weight.*{re.escape(str(shape))}"):
         FeatureDrafterNet.load(tmp_path)
-
-
-def test_a_shape_of_medusa_heads_is_named(tmp_path: Path) -> None:
-    heads = random_heads(heads=2)
-    heads.config.write(tmp_path)
-    save_file(heads.state_dict(), tmp_path / "model.safetensors")
-    key = next(iter(heads.state_dict()))
-    shape = reshaped(tmp_path / "model.safetensors", key)
-    with pytest.raises(WeightsError, match=names_shape(key, shape)):
-        Heads.load(tmp_path, lambda: TiedEmbeddings(torch.zeros(7, 4), torch.zeros(7, 4)))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,7 @@ from stridebench.harness.backbones.slots.guided import GuidedCache
 from stridebench.harness.backbones.slots.net import Tapped
 from stridebench.harness.core.cache import Rows
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
 from stridebench.harness.core.method import Claim, Method
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.plan import presets
 from stridebench.harness.registry import METHODS
@@ -27,6 +23,7 @@ from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.heads.net import Config, Heads
 from tests.support.caches import acceptance
 from tests.support.caches import session as open_session
+from tests.support.decodes import decoded
 from tests.support.feature_toys import folder_for
 from tests.support.tiny_image import MAKERS, Tiny, in_fp64
 
@@ -158,9 +155,7 @@ def run_cell(preset: str, method: str, folder: Path) -> None:
     length = tiny.backbone.capabilities.grid.length  # type: ignore[union-attr]  # a picture model has one
 
     def tokens_of(of: Method[Any]) -> tuple[int, ...]:
-        draws = SeededDraws(0, "t", "p", 0)
-        run = open_run(tiny.backbone, lambda name: tiny.backbone, tiny.prompt, Sampling(0.0), length, draws)
-        out = decode(of, run)
+        out = decoded(of, tiny.backbone, tiny.prompt, length)
         assert of.claim is not Claim.SAME_LAW or isinstance(of, Autoregressive) or any(s.drafted for s in out.steps)
         return out.tokens
 

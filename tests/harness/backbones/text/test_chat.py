@@ -1,8 +1,7 @@
-"""Chat templates as published, and small models of the architectures that use them."""
+"""Chat templates as published, and the adapters that write turns with them."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,7 @@ from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.tiny.texts import byte_tokenizer
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
-from tests.support.caches import feed_windows
-from tests.support.tiny_text import SIZES
-
-"""The published configurations: how many parameters a preset states follows from them."""
-
+from tests.support.tiny_text import SIZES, tiny
 
 QUESTION = "What is 2+3?"
 PUBLISHED = {
@@ -38,11 +33,17 @@ OWN = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_gen
 
 def folder(path: Path, tok: PreTrainedTokenizerFast) -> Path:
     """A tiny model of random weights and a tokenizer, as a folder of transformers."""
-    config = AutoConfig.for_model(**{**TINY["llama"], "vocab_size": len(tok)})
+    config = AutoConfig.for_model("llama", **{**SIZES, "vocab_size": len(tok)})
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
     tok.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose tokenizer brings no template."""
+    return folder(tmp_path_factory.mktemp("plain"), byte_tokenizer(bos=True))
 
 
 def opened(path: Path, prompt: Prompt, **params: Any) -> tuple[int, ...]:
@@ -50,33 +51,25 @@ def opened(path: Path, prompt: Prompt, **params: Any) -> tuple[int, ...]:
     return model.open(prompt).tokens
 
 
-TINY = {
-    kind: {"model_type": kind, **SIZES, "vocab_size": 97, "max_position_embeddings": 256, "tie_word_embeddings": False}
-    for kind in ("llama", "qwen2")
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_chat_wraps_a_turn_as_published(name: str, tmp_path: Path) -> None:
-    marks, bos = chat.TEMPLATES[name].marks, name != "qwen"
-    tok = byte_tokenizer(bos, marks)
-    path, prompt = folder(tmp_path, tok), Prompt("1", QUESTION)
-    wrapped = opened(path, prompt, template=name, chat=True)
-    assert tok.decode(wrapped, clean_up_tokenization_spaces=False) == "<s>" * bos + PUBLISHED[name]
-    for mark in marks:
-        assert tok.convert_tokens_to_ids(mark) in wrapped
-    assert list(opened(path, prompt, template=name, chat=False)) == tok(QUESTION).input_ids
-    assert list(opened(path, prompt, template=name)) == tok(QUESTION).input_ids
-    assert opened(path, Prompt("1", tokens=(5, 6)), template=name, chat=True) == (5, 6)
-
-
-def test_every_template_has_a_published_string() -> None:
+def test_a_turn_is_wrapped_as_published() -> None:
     assert set(PUBLISHED) == set(chat.TEMPLATES)
+    for name, published in PUBLISHED.items():
+        template, bos = chat.TEMPLATES[name], name != "qwen"
+        tok = byte_tokenizer(bos, template.marks)
+        wrapped = chat.turn(name, tok, QUESTION)
+        assert tok.decode(wrapped, clean_up_tokenization_spaces=False) == "<s>" * bos + published
+        assert all(tok.convert_tokens_to_ids(mark) in wrapped for mark in template.marks)
+        strips = f" {QUESTION}\n" not in template(f" {QUESTION}\n")
+        assert strips == (name in ("llama2", "llama3"))
 
 
-def test_white_space_around_a_turn_is_stripped_as_published() -> None:
-    for name, template in chat.TEMPLATES.items():
-        assert (f" {QUESTION}\n" in template(f" {QUESTION}\n")) == (name not in ("llama2", "llama3"))
+def test_texts_are_wrapped_if_chat_is_on_and_tokens_never(tmp_path: Path) -> None:
+    tok = byte_tokenizer(True, chat.TEMPLATES["llama3"].marks)
+    path, prompt = folder(tmp_path, tok), Prompt("1", QUESTION)
+    assert opened(path, prompt, template="llama3", chat=True) == tuple(chat.turn("llama3", tok, QUESTION))
+    assert list(opened(path, prompt, template="llama3", chat=False)) == tok(QUESTION).input_ids
+    assert list(opened(path, prompt, template="llama3")) == tok(QUESTION).input_ids
+    assert opened(path, Prompt("1", tokens=(5, 6)), template="llama3", chat=True) == (5, 6)
 
 
 def test_the_beginning_token_is_added_once() -> None:
@@ -86,103 +79,53 @@ def test_the_beginning_token_is_added_once() -> None:
     assert chat.turn("abel", tok, QUESTION).count(256) == 1
 
 
-def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
-    tok = byte_tokenizer(bos=True, template=OWN)
-    ids = opened(folder(tmp_path, tok), Prompt("1", QUESTION), template="own", chat=True)
-    assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>{QUESTION}</u><a>"
+MESSAGE = Prompt("1", QUESTION, messages=({"role": "user", "content": QUESTION},))
+LLAMA3_LACKS = r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"
 
 
 @pytest.mark.parametrize(
-    ("params", "says"),
+    ("prompt", "params", "says"),
     [
-        ({"template": "lama2", "chat": True}, "no template 'lama2'; choose one of own, llama2"),
-        ({"chat": True}, "chat is true and there is no template"),
-        ({"template": "llama2", "chat": "yes"}, "chat is 'yes'; true sends"),
-        ({"template": "llama3", "chat": True}, r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"),
-        ({"template": "own", "chat": True}, "the tokenizer lacks a template"),
+        (None, {"template": "lama2", "chat": True}, "no template 'lama2'; choose one of own, llama2"),
+        (None, {"chat": True}, "chat is true and there is no template"),
+        (None, {"template": "llama2", "chat": "yes"}, "chat is 'yes'; true sends"),
+        (None, {"template": "llama3", "chat": True}, LLAMA3_LACKS),
+        (None, {"template": "own", "chat": True}, "the tokenizer lacks a template"),
+        (MESSAGE, {"template": "llama3"}, LLAMA3_LACKS),
+        (MESSAGE, {}, "the tokenizer brings no chat template"),
+        (MESSAGE, {"template": "own"}, "the tokenizer brings no chat template"),
     ],
 )
-def test_templates_that_cannot_work_are_refused_at_load(params: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_templates_that_cannot_work_are_refused(
+    prompt: Prompt | None, params: dict[str, Any], says: str, plain: Path
+) -> None:
+    """At load if the backbone's chat is on, and for a message of a task that says chat."""
     with pytest.raises(UsageError, match=says):
-        opened(folder(tmp_path, byte_tokenizer(bos=True)), Prompt("1", QUESTION), **params)
+        opened(plain, prompt or Prompt("1", QUESTION), **params)
 
 
 def test_chat_without_a_tokenizer_is_refused() -> None:
-    config = {key: value for key, value in TINY["llama"].items() if key != "model_type"}
-    source = {"random": {"model_type": "llama", "config": config, "seed": 0}}
     with pytest.raises(UsageError, match="the weights come without a tokenizer"):
-        HFCausal.load("x", {"source": source, "template": "llama2", "chat": True}, "fp32", "cpu")
+        tiny(template="llama2", chat=True)
 
 
-def test_a_variant_keeps_the_template_and_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    path = folder(tmp_path, byte_tokenizer(bos=True))
-    params = {"source": {"folder": str(path)}, "template": "abel", "chat": True}
+def test_a_variant_keeps_the_template_and_another_vocabulary_is_refused(plain: Path) -> None:
+    params = {"source": {"folder": str(plain)}, "template": "abel", "chat": True}
     model = HFCausal.load("tiny", params, "fp32", "cpu")
     assert model.variant({"layers": "2"}).open(Prompt("1", QUESTION)).tokens == model.open(Prompt("1", QUESTION)).tokens
     with pytest.raises(WeightsError, match="says vocabulary: 32000 and the weights have 258"):
         HFCausal.load("tiny", {**params, "vocabulary": 32000}, "fp32", "cpu")
 
 
-@pytest.mark.parametrize("forward", ["fused", "transformers"])
-@pytest.mark.parametrize("kind", TINY)
-def test_small_models_of_each_architecture_equal_generate(kind: str, forward: str) -> None:
-    """Llama with shared key heads, Qwen2 with biases that are not zero; windows of any size give the same logits."""
-    torch.manual_seed(1)
-    reference = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY[kind])).eval()
-    for name, tensor in reference.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(tensor, std=0.5)
-    assert (kind == "qwen2") == any(name.endswith("bias") for name, _ in reference.named_parameters())
-    prompt = [int(t) for t in torch.randperm(90)[:24]]
-    ids = torch.tensor([prompt])
-    attention_mask = torch.ones_like(ids)
-    generated = reference.generate(ids, attention_mask=attention_mask, max_new_tokens=24, do_sample=False)[0].tolist()
-    assert len(set(generated)) >= 16
-    with torch.inference_mode():
-        expected = reference(torch.tensor([generated])).logits[0]
-    model = served(reference, forward)
-    logits = feed_windows(model.cache(), generated, (0, 1, 6, 23, 25, 26))
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
-    assert logits[23:-1].argmax(-1).tolist() == generated[24:]
-
-
-def served(reference: Any, forward: str) -> HFCausal:
-    """The adapter over the reference's weights, saved to a folder."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as place:
-        reference.save_pretrained(place)
-        config = json.loads((Path(place) / "config.json").read_text())
-        assert config["model_type"] in TINY
-        return HFCausal.load("tiny", {"source": {"folder": place}, "forward": forward}, "fp32", "cpu")
-
-
 class TestTaskThatSaysChat:
     """`chat: true` of a task sends one message, and the preset's template writes it, though its own chat is off."""
 
-    MESSAGE = Prompt("1", QUESTION, messages=({"role": "user", "content": QUESTION},))
-
-    def test_the_presets_template_writes_it(self, tmp_path: Path) -> None:
+    def test_the_presets_template_writes_one_and_the_tokenizers_own_several(self, tmp_path: Path) -> None:
         tok = byte_tokenizer(bos=True, template=OWN)
-        ids = opened(folder(tmp_path, tok), self.MESSAGE, template="abel")
-        assert ids == tuple(chat.turn("abel", tok, QUESTION))
-
-    def test_several_messages_go_through_the_tokenizers_own(self, tmp_path: Path) -> None:
-        tok = byte_tokenizer(bos=True, template=OWN)
-        more = Prompt("1", QUESTION, messages=({"role": "system", "content": "Hi"}, *self.MESSAGE.messages))
-        ids = opened(folder(tmp_path, tok), more, template="abel")
+        path = folder(tmp_path, tok)
+        assert opened(path, MESSAGE, template="abel") == tuple(chat.turn("abel", tok, QUESTION))
+        own = opened(path, Prompt("1", QUESTION), template="own", chat=True)
+        assert tok.decode(own, clean_up_tokenization_spaces=False) == f"<u>{QUESTION}</u><a>"
+        more = Prompt("1", QUESTION, messages=({"role": "system", "content": "Hi"}, *MESSAGE.messages))
+        ids = opened(path, more, template="abel")
         assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>Hi</u><u>{QUESTION}</u><a>"
-
-    @pytest.mark.parametrize(
-        ("params", "says"),
-        [
-            ({"template": "llama3"}, r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"),
-            ({}, "the tokenizer brings no chat template"),
-            ({"template": "own"}, "the tokenizer brings no chat template"),
-        ],
-    )
-    def test_a_template_that_the_tokenizer_lacks_is_one_message(
-        self, params: dict[str, Any], says: str, tmp_path: Path
-    ) -> None:
-        with pytest.raises(UsageError, match=says):
-            opened(folder(tmp_path, byte_tokenizer(bos=True)), self.MESSAGE, **params)

@@ -14,57 +14,30 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.capabilities import Requirement
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError, WeightsError
-from stridebench.harness.registry import METHODS
+from stridebench.methods.prompt_lookup import PromptLookup
+from stridebench.methods.sjd import SJD
+from stridebench.methods.speculative import Speculative
 from tests.support.caches import feed, feed_windows
 from tests.support.cli import stride
+from tests.support.decodes import decoded
 from tests.support.tiny_text import SIZES
 
 SMALL = {"vocab_size": 61, "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None}
 OLD = {**SMALL, "n_embd": 48, "n_head": 6, "n_layer": 2, "n_positions": 64}
+WIDE = {**SMALL, "hidden_size": 48}
+CONTEXT = {"max_position_embeddings": 64}
+LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 8}
 FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "gptj": ("gptj", {**OLD, "rotary_dim": 4}, True),
-    "codegen": ("codegen", {**OLD, "n_head": 4, "rotary_dim": 4}, True),
-    "xglm": (
-        "xglm",
-        {**SMALL, "d_model": 48, "attention_heads": 6, "num_layers": 2, "ffn_dim": 64, "max_position_embeddings": 64},
-        True,
-    ),
-    "gemma2": ("gemma2", {**SIZES, "head_dim": 8, "sliding_window": 8}, True),
-    "falcon": (
-        "falcon",
-        {**SMALL, "alibi": True, "hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 2},
-        False,
-    ),
-    "bloom": ("bloom", {**SMALL, "hidden_size": 48, "n_head": 6, "n_layer": 2}, False),
-    "mpt": ("mpt", {**SMALL, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 64}, False),
-    "gpt_neo": (
-        "gpt_neo",
-        {
-            **SMALL,
-            "hidden_size": 48,
-            "num_heads": 6,
-            "num_layers": 2,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 8,
-            "max_position_embeddings": 64,
-        },
-        False,
-    ),
+    "xglm": ("xglm", {**SMALL, **CONTEXT, "d_model": 48, "attention_heads": 6, "num_layers": 2, "ffn_dim": 64}, True),
+    "falcon": ("falcon", {**WIDE, "alibi": True, "num_attention_heads": 6, "num_hidden_layers": 2}, False),
+    "bloom": ("bloom", {**WIDE, "n_head": 6, "n_layer": 2}, False),
+    "gpt_neo": ("gpt_neo", {**WIDE, **CONTEXT, **LOCAL, "num_heads": 6, "num_layers": 2}, False),
 }
 
-HYBRID = {
-    **SMALL,
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "intermediate_size": 64,
-}
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
+HYBRID = {**WIDE, **HEADS, "num_hidden_layers": 2, "intermediate_size": 64}
 DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
     "head_dim": 8,
@@ -78,7 +51,7 @@ DELTA = {
     "shared_expert_intermediate_size": 16,
 }
 RECURRENT: dict[str, dict[str, Any]] = {
-    "mamba": {**SMALL, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8},
+    "mamba": {**WIDE, "num_hidden_layers": 2, "state_size": 8},
     "lfm2": {**HYBRID, "layer_types": ["conv", "full_attention"]},
     "qwen3_next": {**HYBRID, **DELTA},
 }
@@ -94,6 +67,9 @@ def write_folder(folder: Path, model_type: str = "llama", config: dict[str, Any]
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return model
+
+
+PROMPT = [5, 6, 7] * 4
 
 
 def loaded(folder: Path, **params: Any) -> HFCausal:
@@ -112,12 +88,12 @@ def test_a_model_without_an_sdpa_kernel_or_masks_decodes_what_it_can(family: str
         expected = reference(tokens[None]).logits[0]
     parts = feed_windows(backbone.cache(), tokens.tolist(), [0, 5, 6, 20])
     torch.testing.assert_close(parts, expected, rtol=0, atol=1e-4)
-    prompt = [5, 6, 7] * 4
-    out = reference.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False, pad_token_id=0)
-    for name, params in {"prompt_lookup": {"length": 4, "max_ngram": 1}, "sjd": {"window": 5}}.items():
-        draws = SeededDraws(0, "foreign", "", 0)
-        run = open_run(backbone, lambda drafter: backbone, prompt, Sampling(0.0), 16, draws)
-        assert list(decode(METHODS.get(name)(**params), run).tokens) == out[0, 12:].tolist(), name
+    assert decoded(SJD(window=5), backbone, PROMPT, 16).tokens == generated(reference)
+
+
+def generated(reference: Any) -> tuple[int, ...]:
+    out = reference.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    return tuple(out[0, len(PROMPT) :].tolist())
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)
@@ -125,15 +101,11 @@ def test_a_model_with_a_running_state_decodes_chains_as_generate_does(model_type
     """At T = 0, with drafts that are kept whole, in part and not at all; drafts of the model itself are all kept."""
     reference, backbone = write_folder(tmp_path, model_type, RECURRENT[model_type]), loaded(tmp_path)
     assert any("recurrent layers: it decodes chains only" in note for note in backbone.notes)
-    prompt = [5, 6, 7] * 4
-    out = reference.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False, pad_token_id=0)
-    drafts: dict[str, dict[str, Any]] = {"prompt_lookup": {"length": 4, "max_ngram": 1}, "sjd": {"window": 5}}
-    for name, params in {**drafts, "speculative": {"drafter": "self", "gamma": 3}}.items():
-        draws = SeededDraws(0, "foreign", "", 0)
-        run = open_run(backbone, lambda drafter: backbone, prompt, Sampling(0.0), 16, draws)
-        done = decode(METHODS.get(name)(**params), run)
-        assert list(done.tokens) == out[0, 12:].tolist(), name
-        assert name != "speculative" or len(done.steps) == 4
+    expected = generated(reference)
+    assert decoded(PromptLookup(length=4, max_ngram=1), backbone, PROMPT, 16).tokens == expected
+    assert decoded(SJD(window=5), backbone, PROMPT, 16).tokens == expected
+    kept = decoded(Speculative("self", gamma=3), backbone, PROMPT, 16)
+    assert kept.tokens == expected and len(kept.steps) == 4
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)

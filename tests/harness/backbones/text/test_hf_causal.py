@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +15,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stridebench.harness.backbones.checkpoints import transformers_models
-from stridebench.harness.backbones.slots import net
 from stridebench.harness.backbones.slots.fused_llama import FusedLlama
 from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.text.wrapped import NoisyBackbone
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.cache import Window
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.kernels import int8
@@ -48,6 +47,15 @@ NEAR = 1e-5
 """Also in fp64, because transformers computes norms in fp32."""
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama."""
+    config = AutoConfig.for_model("llama", **SIZES, tie_word_embeddings=False)
+    path = tmp_path_factory.mktemp("llama")
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    return path
+
+
 @pytest.fixture(scope="module", params=FORWARDS)
 def model(request: pytest.FixtureRequest) -> HFCausal:
     backbone = tiny(forward=request.param)
@@ -67,17 +75,27 @@ def model(request: pytest.FixtureRequest) -> HFCausal:
         ("qwen2", {}),
     ],
 )
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str, Any], dtype: str) -> None:
-    fused, plain = (tiny(model_type, forward, dtype, config) for forward in FORWARDS)
+def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str, Any]) -> None:
+    fused, plain = (tiny(model_type, forward, "fp64", config) for forward in FORWARDS)
     assert fused.forward_kind == "fused"
     assert fused.fingerprint == plain.fingerprint
-    for cut in (1, 17):
-        outs = []
-        for backbone in (fused, plain):
-            cache = backbone.cache()
-            outs.append(feed_windows(cache, TOKENS[:30], [0, cut]))
-        torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
+    outs = [feed_windows(backbone.cache(), TOKENS[:30], [0, 17]) for backbone in (fused, plain)]
+    torch.testing.assert_close(*outs, rtol=0, atol=NEAR)
+
+
+def test_biases_of_queries_keys_and_values_are_added(tmp_path: Path) -> None:
+    """Those of random weights are zero."""
+    config = AutoConfig.for_model("qwen2", **SIZES)
+    reference = AutoModelForCausalLM.from_config(config).eval()
+    biases = [tensor for name, tensor in reference.named_parameters() if name.endswith("bias")]
+    for bias in biases:
+        torch.nn.init.normal_(bias, std=0.5, generator=torch.Generator().manual_seed(1))
+    reference.save_pretrained(tmp_path)
+    fused = HFCausal.load("tiny", {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
+    assert len(biases) == 9 and fused.forward_kind == "fused"
+    with torch.inference_mode():
+        expected = reference(torch.tensor([TOKENS])).logits[0]
+    torch.testing.assert_close(fresh(fused, TOKENS), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -88,49 +106,12 @@ def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str
         ("llama", {"hidden_act": "gelu"}),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
         ("qwen3", {}),
-        ("gpt2", {"n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 64}),
+        ("gpt2", {}),
     ],
 )
 def test_other_architectures_run_through_transformers(model_type: str, config: dict[str, Any]) -> None:
-    drop = {"vocab_size": 61, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.2}
-    sizes = {**drop, **config} if model_type == "gpt2" else {**SIZES, **config}
-    source = {"random": {"model_type": model_type, "config": sizes, "seed": 1}}
-    backbone = HFCausal.load("tiny", {"source": source}, "fp64", "cpu")
+    backbone = tiny(model_type, config=config)
     assert backbone.forward_kind == "transformers"
-    cache = backbone.cache()
-    parts = feed_windows(cache, TOKENS[:20], [0, 9])
-    torch.testing.assert_close(parts, fresh(backbone, TOKENS[:20]), rtol=0, atol=NEAR)
-
-
-def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal) -> None:
-    """A second level of a tree: node 12 is a child of node 3 of the first window and does not attend to node 9."""
-    cache = model.cache()
-    feed(cache, TOKENS[:5], 0, rows=0)
-    level = torch.eye(2, dtype=torch.bool)
-    cache.extend(Window(torch.tensor([3, 9]), torch.tensor([5, 5]), 5, level, 2))
-    below = torch.tensor([[True, False, True]])
-    row = cache.extend(Window(torch.tensor([12]), torch.tensor([6]), 5, below, 1)).logits
-    torch.testing.assert_close(row[0], fresh(model, [*TOKENS[:5], 3, 12])[-1], rtol=0, atol=NEAR)
-
-
-def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
-    monkeypatch.setattr(net, "FIRST", 4)
-    cache = model.cache()
-    parts = feed_windows(cache, TOKENS[:30], range(0, 30, 3))
-    torch.testing.assert_close(parts, fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
-    layer = cache._slots.layers[0]
-    assert layer.keys.shape[2] == 32
-    before = layer.keys.data_ptr()
-    cache.keep(7)
-    cache.keep(5, (0, 1))
-    feed(cache, TOKENS[7:20], 7)
-    assert cache._slots.layers[0].keys.data_ptr() == before
-
-
-def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCausal) -> None:
-    cache = model.cache()
-    assert feed(cache, TOKENS[:6], 0, rows=0).shape == (0, 61)
-    assert model._masks(Window(torch.tensor([1]), torch.tensor([6]), 6, None, 1), 6) is None
 
 
 def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> None:
@@ -139,8 +120,7 @@ def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> 
     assert torch.equal(torch.get_rng_state(), state)
     assert one.fingerprint == two.fingerprint
     assert torch.equal(fresh(one, TOKENS[:4]), fresh(two, TOKENS[:4]))
-    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 2}}
-    assert HFCausal.load("tiny", {"source": source}, "fp64", "cpu").fingerprint != one.fingerprint
+    assert tiny(seed=2).fingerprint != one.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -168,17 +148,23 @@ def test_a_model_that_ignores_its_mask_is_refused(monkeypatch: pytest.MonkeyPatc
         tiny(forward="transformers")
 
 
-def test_parameters_are_checked() -> None:
-    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 1}}
-    for params, says in (
-        ({"source": source, "atn": "sdpa"}, "no parameter 'atn'"),
-        ({"source": source, "attn": "flash"}, "attn is 'flash'; choose one of sdpa, eager"),
-        ({}, "needs a source of weights"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            HFCausal.load("x", params, "fp32", "cpu")
-    with pytest.raises(UsageError, match="no dtype 'int4'"):
-        HFCausal.load("x", {"source": source}, "int4", "cpu")
+NOT_OURS = "x: weights: int8 needs our forward, and the entry asks for another"
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"attn": "flash"}, "attn is 'flash'; choose one of sdpa, eager"),
+        ({"forward": "transformers", "weights": "int8"}, NOT_OURS),
+        ({"device_map": "all"}, "device_map is 'all'; choose one of auto, balanced"),
+        ({"device_map": {"": 0}}, "device_map is .*choose one of"),
+        ({"device_map": "auto", "weights": "int8"}, "leave forward and weights out"),
+        ({"device_map": "auto", "forward": "fused"}, "leave forward and weights out"),
+    ],
+)
+def test_parameters_are_checked(params: dict[str, Any], says: str, folder: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        HFCausal.load("x", {"source": {"folder": str(folder)}, **params}, "fp32", "cpu")
 
 
 def test_a_backbone_without_tokenizer_reads_no_text(model: HFCausal) -> None:
@@ -225,12 +211,8 @@ def test_a_mask_is_one_id_or_an_error(key: str, field: str) -> None:
     setattr(llama.config, key, [7, 8])
     with pytest.raises(WeightsError, match=rf"{key} .* config\.json is \[7, 8\]; give the one id that it fills"):
         transformers_models.capabilities(llama, meets)
-
-
-def test_the_mask_of_a_causal_model_that_fills_no_blocks_is_not_read() -> None:
-    llama = transformers_models.make_random("x", {"model_type": "llama", "config": SIZES, "seed": 1}, "sdpa")
-    llama.config.mask_token_id = [7, 8]
-    assert transformers_models.capabilities(llama, frozenset()).block_mask is None
+    if field == "block_mask":  # a model that fills no blocks has none
+        assert transformers_models.capabilities(llama, frozenset()).block_mask is None
 
 
 def test_a_model_that_fills_blocks_says_so_and_names_its_mask() -> None:
@@ -284,72 +266,38 @@ def test_a_quantised_model_is_one_model_in_bf16_and_fp32(weights: str) -> None:
     assert (law("fp32", "full") - exact).abs().max() > 1e-4
 
 
-def test_a_forward_that_is_not_ours_cannot_be_quantised() -> None:
-    with pytest.raises(UsageError, match="tiny: weights: int8 needs our forward, and the entry asks for another"):
-        tiny(forward="transformers", dtype="fp32", weights="int8")
-
-
-def test_a_folder_whose_matrices_are_stored_in_8_bits_is_read(tmp_path: Path) -> None:
-    config = AutoConfig.for_model("llama", **SIZES, tie_word_embeddings=False)
-    model = AutoModelForCausalLM.from_config(config)
-    model.save_pretrained(tmp_path)
-    int8.write(tmp_path / "model.safetensors", model.state_dict())
-    model.load_state_dict(int8.read(tmp_path / "model.safetensors"))
-    params = {"source": {"folder": str(tmp_path)}, "forward": "transformers"}
+def test_a_folder_whose_matrices_are_stored_in_8_bits_is_read(folder: Path, tmp_path: Path) -> None:
+    packed = Path(shutil.copytree(folder, tmp_path / "packed"))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    int8.write(packed / "model.safetensors", model.state_dict())
+    model.load_state_dict(int8.read(packed / "model.safetensors"))
+    params = {"source": {"folder": str(packed)}, "forward": "transformers"}
     read = HFCausal.load("packed", params, "fp32", "cpu")
     assert torch.equal(feed(read.cache(), [3, 1, 4], 0), model(torch.tensor([[3, 1, 4]])).logits[0])
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A small Llama."""
-    config = AutoConfig.for_model("llama", **SIZES, tie_word_embeddings=False)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+def test_layers_on_several_devices_compute_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk stands for a second device: accelerate moves the layer's weights for each pass."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+    plain = HFCausal.load("m", {"source": {"folder": str(folder)}}, "fp32", "cpu")
+    parts = ("embed_tokens", "layers.0", "layers.1", "layers.2", "norm", "rotary_emb")
+    places = {f"model.{part}": "disk" if part == "layers.1" else "cpu" for part in parts} | {"lm_head": "disk"}
+    whole = hf_causal._spread
+    monkeypatch.setattr(hf_causal, "_spread", lambda name, params: {**whole(name, params), "device_map": places})
+    params = {"source": {"folder": str(folder)}, "device_map": "auto"}
+    spread = HFCausal.load("m:device_map=auto", params, "fp32", "cpu")
+    assert spread.forward_kind == "transformers" and spread._net.model.hf_device_map == places
+    rows = [feed_windows(model.cache(), [3, 1, 4, 1, 5], (0, 3)) for model in (plain, spread)]
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-5, atol=1e-5)
+    assert not spread.meets(params) & {Requirement.GATE}
 
 
-class TestDeviceMap:
-    def test_layers_on_several_devices_compute_the_same(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The disk stands for a second device: accelerate moves the layer's weights for each pass."""
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
-        plain = HFCausal.load("m", {"source": {"folder": str(folder)}}, "fp32", "cpu")
-        places = {
-            "model.embed_tokens": "cpu",
-            "model.layers.0": "cpu",
-            "model.layers.1": "disk",
-            "model.layers.2": "cpu",
-        }
-        places |= {"model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "disk"}
-        whole = hf_causal._spread
-        monkeypatch.setattr(hf_causal, "_spread", lambda name, params: {**whole(name, params), "device_map": places})
-        params = {"source": {"folder": str(folder)}, "device_map": "auto"}
-        spread = HFCausal.load("m:device_map=auto", params, "fp32", "cpu")
-        assert spread.forward_kind == "transformers" and spread._net.model.hf_device_map == places
-        for start, ids in ((0, [3, 1, 4]), (3, [1, 5])):
-            caches = (plain.cache(), spread.cache())
-            rows = [feed(cache, [2, 7, 1][:start] + ids, 0) for cache in caches]
-            torch.testing.assert_close(rows[0], rows[1], rtol=1e-5, atol=1e-5)
-        assert not spread.meets(params) & {Requirement.GATE}
-
-    def test_auto_is_the_whole_machine(self, folder: Path) -> None:
-        params = {"source": {"folder": str(folder)}, "device_map": "auto"}
-        loaded = HFCausal.load("m", params, "bf16", "cpu")
-        assert feed(loaded.cache(), [3, 1], 0).shape[0] == 2
-
-    @pytest.mark.parametrize(
-        ("more", "says"),
-        [
-            ({"device_map": "all"}, "device_map is 'all'; choose one of auto, balanced"),
-            ({"device_map": {"": 0}}, "device_map is .*choose one of"),
-            ({"device_map": "auto", "weights": "int8"}, "leave forward and weights out"),
-            ({"device_map": "auto", "forward": "fused"}, "leave forward and weights out"),
-        ],
-    )
-    def test_what_cannot_be_is_one_message(self, folder: Path, more: dict[str, object], says: str) -> None:
-        with pytest.raises(UsageError, match=says):
-            HFCausal.load("m", {"source": {"folder": str(folder)}, **more}, "fp32", "cpu")
+def test_auto_is_the_whole_machine(folder: Path) -> None:
+    params = {"source": {"folder": str(folder)}, "device_map": "auto"}
+    loaded = HFCausal.load("m", params, "bf16", "cpu")
+    assert feed(loaded.cache(), [3, 1], 0).shape[0] == 2
 
 
 def test_a_released_model_gives_its_weights_back_and_serves_no_cache(folder: Path) -> None:
@@ -365,9 +313,8 @@ def test_a_released_model_gives_its_weights_back_and_serves_no_cache(folder: Pat
         feed(model.cache(), [1, 2], 0)
 
 
-@pytest.mark.parametrize("forward", ["fused", "transformers"])
-def test_noise_depends_on_seed_position_and_token_only(forward: str) -> None:
-    model = tiny(forward=forward)
+def test_noise_depends_on_seed_position_and_token_only() -> None:
+    model = tiny()
     noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
     plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
     cache = again.cache()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 import torch
@@ -19,15 +18,13 @@ from stridebench.harness.backbones.text.wrapped import (
 )
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.cache import Cache, Rows, Window
-from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.specinfer import SpecInfer
 from stridebench.methods.speculative import Speculative
+from tests.support.decodes import decoded, run_on
 
 TARGET, DRAFTER = Tabular("target", {"vocabulary": 3}), Tabular("drafter", {"vocabulary": 5, "seed": 7})
 TEXTS = {"b": [9, 9, 4, 4, 2, 1]}
@@ -123,8 +120,7 @@ def test_what_was_written_is_dropped_at_a_token_that_it_does_not_have() -> None:
 
 
 def test_drafts_of_a_text_are_counted_by_the_passes_that_write_it() -> None:
-    draws = SeededDraws(0, "t", "p", 0)
-    run = open_run(TARGET, lambda name: TARGET.variant({"drafter": name}), (0, 1), Sampling(0.0), 20, draws)
+    run = run_on(TARGET, (0, 1), 20, drafter=TARGET.variant({"drafter": "toy:vocab=slem"}))
     steps = decode(Speculative("toy:vocab=slem", 4), run).steps
     assert sum(step.draft_nfe for step in steps) == run.models.meter.drafts > sum(step.drafted for step in steps) / 2
     assert {step.draft_nfe - step.drafted for step in steps} > {0} and sum(step.accepted for step in steps) > 0
@@ -132,19 +128,14 @@ def test_drafts_of_a_text_are_counted_by_the_passes_that_write_it() -> None:
 
 def test_a_text_of_another_tokenizer_leaves_greedy_tokens_as_they_are() -> None:
     model = presets.load("tiny:smollm2-135m", "fp32", "cpu")
-    load_drafter = partial(presets.drafter, model)
-    prompt = model.encode("def total(values):")
-    plain, drafted = (
-        decode(method, open_run(model, load_drafter, prompt, Sampling(0.0), 12, SeededDraws(0, "t", "p", 0)))
-        for method in (Autoregressive(), Speculative("embedded-code:vocab=slem", 3))
-    )
+    name, prompt = "embedded-code:vocab=slem", model.encode("def total(values):")
+    plain = decoded(Autoregressive(), model, prompt, 12)
+    drafted = decoded(Speculative(name, 3), model, prompt, 12, drafter=presets.drafter(model, name))
     assert plain.tokens == drafted.tokens and sum(step.drafted for step in drafted.steps) > 12
 
 
 def test_a_tree_on_another_vocabulary_is_an_error() -> None:
-    run = open_run(
-        TARGET, lambda name: TARGET.variant({"drafter": name}), (0,), Sampling(), 8, SeededDraws(0, "t", "p", 0)
-    )
+    run = run_on(TARGET, (0,), 8, drafter=TARGET.variant({"drafter": "toy:vocab=tli"}))
     with pytest.raises(UsageError, match="another vocabulary drafts chains"):
         decode(SpecInfer("toy:vocab=tli", widths=(2, 1)), run)
 
