@@ -173,19 +173,10 @@ def _texts(kind: Any, path: str) -> list[str]:
 
 
 class TestMixed7k:
-    @pytest.mark.parametrize(
-        ("count", "counts"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
-    )
-    def test_sources_differ_by_one_at_most(self, cache: Path, count, counts) -> None:
-        prompts = Mixed7k(limit=count, without="gsm8k").prompts()
-        assert Counter(p.category for p in prompts) == dict(
-            zip(("ultrachat", "sharegpt", "bagel"), counts, strict=True)
-        )
-        assert len({p.id for p in prompts}) == count == len({key(p.text or "") for p in prompts})
-
-    def test_the_papers_size_gives_the_stated_shares(self) -> None:
-        assert Mixed7k().limit == 7000
-        assert [7000 // 3 + (place < 7000 % 3) for place in range(3)] == [2334, 2333, 2333]
+    def test_sources_differ_by_one_at_most(self, cache: Path) -> None:
+        prompts = Mixed7k(limit=302, without="gsm8k").prompts()
+        assert Counter(p.category for p in prompts) == {"ultrachat": 101, "sharegpt": 101, "bagel": 100}
+        assert len({p.id for p in prompts}) == len({key(p.text or "") for p in prompts}) == 302
 
     def test_draw_and_order_depend_on_the_seed_alone(self, cache: Path) -> None:
         one, two, again = (Mixed7k(30, seed, without="gsm8k").prompts() for seed in (0, 1, 0))
@@ -203,10 +194,6 @@ class TestMixed7k:
         after = {p.text for p in Mixed7k(30, without="gsm8k").prompts()}
         assert len(after) == 30 and not after & set(stolen) and before - after == set(stolen)
         assert {p.text for p in Mixed7k(30, without="").prompts()} == before
-
-    def test_no_training_prompt_is_in_the_test_split(self, cache: Path) -> None:
-        timed = {p.text for name in NAMES for p in TASKS.get(name)().prompts()}
-        assert len(timed) > 30 and not timed & {p.text for p in Mixed7k(900, without=()).prompts()}
 
     def test_a_text_of_two_sources_occurs_once(self, cache: Path) -> None:
         shares = [{"conversations": talk(f"ultra {n}?")} for n in range(EACH)]

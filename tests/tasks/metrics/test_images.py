@@ -18,7 +18,6 @@ from stridebench.harness.errors import ContractError, UnknownNameError, UsageErr
 from stridebench.harness.machine import extras
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
-from stridebench.tasks.metrics import clip as clip_scores
 from stridebench.tasks.metrics import clip as clips
 from stridebench.tasks.metrics import frechet, images
 from stridebench.tasks.metrics import image_weights as weights
@@ -199,17 +198,12 @@ class TestInception:
         scores = images.score("fid", cell([noise(1)]), images.Settings(str(random_inception), str(path.parent)))
         assert "holds no picture" in scores["fid"].reason
 
-    def test_weights_of_another_layout_are_refused(self, tmp_path):
-        torch.save({"fc.weight": torch.zeros(1008, 2048)}, tmp_path / "x.pth")
-        with pytest.raises(WeightsError, match="does not fit pytorch-fid's InceptionV3"):
-            Inception(tmp_path / "x.pth")
-
-    def test_pytorch_fids_own_loader_is_put_back(self, tmp_path):
+    def test_weights_of_another_layout_are_refused_and_pytorch_fids_own_loader_is_put_back(self, tmp_path):
         from pytorch_fid import inception as module
 
         before = module.load_state_dict_from_url
-        torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "x.pth")
-        with pytest.raises(WeightsError):
+        torch.save({"fc.weight": torch.zeros(1008, 2048)}, tmp_path / "x.pth")
+        with pytest.raises(WeightsError, match="does not fit pytorch-fid's InceptionV3"):
             Inception(tmp_path / "x.pth")
         assert module.load_state_dict_from_url is before
 
@@ -327,17 +321,17 @@ class TestClip:
             [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
         )
         straight, mixed = sorted_pictures(outputs), sorted_pictures(shuffled(outputs))
-        assert clip_scores.hpsv2(straight, clip) == clip_scores.hpsv2(mixed, clip)
+        assert clips.hpsv2(straight, clip) == clips.hpsv2(mixed, clip)
         swapped = [
             replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
         ]
-        assert clip_scores.hpsv2(sorted_pictures(swapped), clip).value != clip_scores.hpsv2(straight, clip).value
+        assert clips.hpsv2(sorted_pictures(swapped), clip).value != clips.hpsv2(straight, clip).value
 
     def test_hps_reads_a_checkpoint_with_a_state_dict_and_returns_the_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
-        scorer = clip_scores.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
+        scorer = clips.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
         picture_set = sorted_pictures(cell([noise(1), noise(2)]))
-        score = clip_scores.hpsv2(picture_set, scorer)
+        score = clips.hpsv2(picture_set, scorer)
         assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
         assert -1 <= score.value <= 1 and score.low is None and score.reason.startswith("2 prompts")
 
@@ -365,14 +359,6 @@ class TestClip:
         clip_embedding = clip.pictures([noise(4)])
         assert not np.array_equal(clip_embedding, hps_embedding)
         assert float((clip_embedding * hps_embedding).sum()) > 0.999
-
-    def test_a_checkpoint_of_another_model_is_refused(self, tmp_path):
-        torch.save({"visual.proj": torch.zeros(2)}, tmp_path / "x.pt")
-        with pytest.raises(WeightsError, match="does not fit"):
-            clips.Clip(TINY, tmp_path / "x.pt")
-        (tmp_path / "y.pt").write_bytes(b"no weights")
-        with pytest.raises(WeightsError, match=r"y\.pt cannot be read as weights"):
-            clips.Clip(TINY, tmp_path / "y.pt")
 
     def test_an_archive_of_openai_gives_the_embeddings_that_open_clips_loader_gives(self, openai_archive):
         from open_clip.openai import load_openai_model
@@ -410,7 +396,7 @@ class TestAesthetic:
         tensors = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
         tensors |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
         torch.save(tensors, tmp_path / weights.AESTHETIC.file)
-        head = clip_scores.open_head(str(tmp_path))
+        head = clips.open_head(str(tmp_path))
         x = torch.randn(4, 768)
         by_hand = x
         for i in shapes:
@@ -421,13 +407,26 @@ class TestAesthetic:
             def pictures(self, pictures):
                 return x[: len(pictures)].double().numpy()
 
-        score = clip_scores.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
+        score = clips.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
         assert score.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and score.n == 4
 
-    def test_a_head_of_another_layout_is_refused(self, tmp_path):
-        torch.save({"layers.0.weight": torch.zeros(1024, 768)}, tmp_path / "x.pth")
-        with pytest.raises(WeightsError, match="does not fit Head"):
-            clip_scores.load_head(tmp_path / "x.pth")
+
+@pytest.mark.parametrize(
+    ("opened", "net"),
+    [
+        (clips.load_head, "Head"),
+        pytest.param(Lpips, "Alexnet", marks=needs_image_extra),
+        pytest.param(partial(clips.Clip, TINY), "", marks=needs_image_extra),
+    ],
+)
+def test_other_weights_and_other_files_are_refused(opened, net, tmp_path):
+    path = tmp_path / "x.pth"
+    torch.save({"layers.0.weight": torch.zeros(1024, 768)}, path)
+    with pytest.raises(WeightsError, match=rf"x\.pth does not fit {net}"):
+        opened(path)
+    path.write_bytes(b"no weights")
+    with pytest.raises(WeightsError, match=r"x\.pth cannot be read as weights"):
+        opened(path)
 
 
 class TestDiversity:
@@ -488,13 +487,6 @@ class TestLpips:
         a, b = noise(1), noise(2)
         distances = lpips[0].pairwise([a, a, b])
         assert distances[0] == 0 and distances[1] == distances[2] > 0
-
-    def test_an_absent_or_other_trunk_is_named(self, tmp_path):
-        with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in .* put it there"):
-            Lpips.open(str(tmp_path))
-        torch.save({"features.0.weight": torch.zeros(1)}, tmp_path / "other.pth")
-        with pytest.raises(WeightsError, match=r"other\.pth does not fit Alexnet"):
-            Lpips(tmp_path / "other.pth")
 
 
 class TestEffLite0:
