@@ -82,11 +82,8 @@ def test_the_error_of_an_absent_component_names_its_training_command(folder: Pat
 
 
 def absent_presets() -> list[str]:
-    return [
-        name
-        for name, spec in presets.by_name().items()
-        if spec.shipped() and not all(map(sources.is_shipped, spec.shipped()))
-    ]
+    needed = {name: spec.shipped() for name, spec in presets.by_name().items()}
+    return [name for name, parts in needed.items() if not all(map(sources.is_shipped, parts))]
 
 
 @pytest.mark.parametrize("name", absent_presets())
