@@ -168,9 +168,6 @@ def test_there_is_no_circle_of_imports(tmp_path):
     """Imports inside functions count too."""
     copy_packages(tmp_path)
     assert python("-c", CIRCLES, "stridebench", cwd=tmp_path, path=(ROOT,)).text == "[]\n"
-
-
-def test_a_circle_through_a_function_is_detected(tmp_path):
     (tmp_path / "circle").mkdir()
     for name, text in {"__init__": "", "a": "import circle.b\n", "b": "def f():\n    import circle.a\n"}.items():
         (tmp_path / "circle" / f"{name}.py").write_text(text)
@@ -204,17 +201,11 @@ def private_imports(path: Path, package: str) -> set[str]:
     return outside
 
 
-def test_no_module_imports_what_is_private_to_another_folder():
-    paths = [path for folder in FOLDERS for path in modules(folder)]
-    private = {dotted(path): private_imports(path, dotted(path.parent)) for path in paths}
-    assert {name: names for name, names in private.items() if names} == {}
-
-
-def test_no_test_imports_what_is_private_to_another_folder():
+def test_nothing_imports_what_is_private_to_another_folder():
     """A test belongs to the folder that it mirrors: tests/harness/core to harness/core."""
-    mirrors = {path: ROOT / path.relative_to(ROOT / "tests").parent for path in files_of_tests()}
-    folders = {path: dotted(mirror) for path, mirror in mirrors.items()}
-    private = {dotted(path): private_imports(path, folder) for path, folder in folders.items()}
+    folders = {path: path.parent for folder in FOLDERS for path in modules(folder)}
+    folders |= {path: ROOT / path.relative_to(ROOT / "tests").parent for path in files_of_tests()}
+    private = {dotted(path): private_imports(path, dotted(folder)) for path, folder in folders.items()}
     assert {name: names for name, names in private.items() if names} == {}
 
 
@@ -296,14 +287,11 @@ IMPORT_WITHOUT_TORCH = """
 
 def test_reports_and_their_dependencies_import_no_torch():
     """In an interpreter that refuses torch, so that an import inside a try cannot hide."""
-    done = python("-c", textwrap.dedent(IMPORT_WITHOUT_TORCH), *torch_free(), cwd=ROOT)
+    script = textwrap.dedent(IMPORT_WITHOUT_TORCH)
+    done = python("-c", script, *torch_free(), cwd=ROOT)
     assert done.code == 0, done.text
-
-
-def test_an_import_of_torch_is_refused():
-    done = python("-c", textwrap.dedent(IMPORT_WITHOUT_TORCH), "stridebench.harness.core.draft", cwd=ROOT)
-    assert done.code != 0
-    assert "torch is imported" in done.text
+    done = python("-c", script, "stridebench.harness.core.draft", cwd=ROOT)
+    assert done.code != 0 and "torch is imported" in done.text
 
 
 METHOD_FILES = [path for path in modules("methods") if "training" not in path.parts]

@@ -57,7 +57,10 @@ def test_lines_that_run_at_import_are_covered_by_every_test_of_their_module():
     assert covered.of(mutants.Mutant(file, "op", 0, 4, 0)) == set()
 
 
-def test_an_id_that_a_mutant_changed_is_no_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_id_that_a_mutant_changed_is_no_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "test_x.py").write_text("import pytest\n@pytest.mark.parametrize('v', [2])\ndef test_a(v): pass\n")

@@ -39,13 +39,10 @@ def test_a_checkout_holds_at_most_60_megabytes() -> None:
 
 
 def test_every_weight_file_belongs_to_a_recipe_with_a_card() -> None:
-    owners = {sources.SHIPPED / path.relative_to(sources.SHIPPED).parts[0] for path in files_below()}
+    files = sources.SHIPPED.rglob("*.safetensors")
+    owners = {sources.SHIPPED / path.relative_to(sources.SHIPPED).parts[0] for path in files}
     assert owners == set(SHIPPED)
     assert {folder.name for folder in SHIPPED} <= set(RECIPES)
-
-
-def files_below() -> list[Path]:
-    return sorted(sources.SHIPPED.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)

