@@ -130,13 +130,6 @@ class TestConversations:
             ShareGpt(file=str(path)).prompts()
         assert str(path) in str(error.value) and says in str(error.value)
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_missing_data_names_the_place_and_the_origin(self, name: str, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        with pytest.raises(UsageError, match=r"is not there\. It comes from .* put it there") as error:
-            TASKS.get(name)().prompts()
-        assert f"{tmp_path}/data/" in str(error.value)
-
     def test_a_folder_without_parquet_and_a_damaged_parquet_file_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"\*\.parquet is not there"):
             UltraChat(file=str(tmp_path)).prompts()

@@ -58,18 +58,6 @@ class TestMtBench:
         assert [p.cluster for p in prompts] == ["mt_bench/81"] * 2 + ["mt_bench/111"] * 2
         assert [m["content"] for m in prompts[3].messages] == ["What is 2 + 2?", "4", "Double it."]
 
-    def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(
-        self, text_files: Path, tmp_path: Path
-    ) -> None:
-        from stridebench.harness.backbones.text.chat import TEMPLATES
-
-        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
-        for family in ("llama2", "llama3", "qwen"):
-            template = TEMPLATES[family]
-            second = MtBench(turn=2, answers=answers, conversation=family).prompts()[1].text or ""
-            answered = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
-            assert template(second).startswith(answered) and template(second).endswith("Double it." + template.after)
-
     def test_missing_and_malformed_answers_are_refused(self, text_files: Path, tmp_path: Path) -> None:
         short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
         with pytest.raises(UsageError, match="lacks an answer to question 111"):

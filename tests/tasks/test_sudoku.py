@@ -151,13 +151,19 @@ class TestPerplexity:
 
 
 class TestNoise:
-    def test_schedules_equal_the_values_by_hand(self) -> None:
-        t = torch.tensor([0.5])
-        assert [float(x) for x in SCHEDULES["linear"](t)] == pytest.approx([0.5, 2])
-        assert [float(x) for x in SCHEDULES["cosine"](t)] == pytest.approx([0.5, math.pi])
-        assert [float(x) for x in SCHEDULES["log_linear"](t)] == pytest.approx(
-            [1 - 1000**-0.5, math.log(1000) / (1000**0.5 - 1)]
-        )
+    @pytest.mark.parametrize(
+        ("name", "t", "masked", "weight"),
+        [
+            ("linear", 0.25, 0.25, 4),
+            ("linear", 0.5, 0.5, 2),
+            ("cosine", 1 / 3, 0.25, math.pi * 3**0.5),
+            ("cosine", 0.5, 0.5, math.pi),
+            ("log_linear", 1 / 3, 0.9, math.log(1000) / 9),
+            ("log_linear", 0.5, 1 - 1000**-0.5, math.log(1000) / (1000**0.5 - 1)),
+        ],
+    )
+    def test_schedules_equal_the_values_by_hand(self, name: Any, t: float, masked: float, weight: float) -> None:
+        assert [float(x) for x in SCHEDULES[name](torch.tensor([t]))] == pytest.approx([masked, weight])
 
     @pytest.mark.parametrize("name", SCHEDULES)
     def test_an_uninformed_model_has_the_nats_of_a_uniform_guess(self, name: Any) -> None:

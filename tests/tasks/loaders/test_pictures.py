@@ -33,14 +33,6 @@ class TestEvery:
         assert all(p.text and p.tokens is None for p in first)
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_missing_data_names_the_place_the_origin_and_what_to_do(self, name, tmp_path, monkeypatch):
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        with pytest.raises(UsageError) as error:
-            TASKS.get(name)().prompts()
-        assert f"{tmp_path}/data" in str(error.value)
-        assert "It comes from" in str(error.value) and "put it there" in str(error.value)
-
-    @pytest.mark.parametrize("name", NAMES)
     def test_data_in_the_data_folder_is_found_without_a_parameter(
         self, name, picture_files, picture_tasks, monkeypatch
     ):
