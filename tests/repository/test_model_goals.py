@@ -218,30 +218,26 @@ def test_nothing_grows_faster_than_its_work():
     assert len(rows) == 5 and all(row["verdict"] != "fail" and row["ratio"] <= 1.1 for row in rows.values())
 
 
-def test_all_proofs_take_ninety_seconds_on_two_cores():
-    """Without the laws that earlier commands kept, on an idle machine."""
-    begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "stridebench.harness.cli.main", "verify", "--fresh"], check=False)
-    seconds = time.monotonic() - begin
-    print("stride verify --fresh:", seconds)
-    assert done.returncode == 0 and seconds <= 90
+DEAREST = pytest.mark.xfail(strict=True, reason="18 s where 10 are wanted; see ARCHITECTURE.md")
+"""Of the method whose settings branch most."""
 
 
-DEAREST = pytest.param(
-    "cross_regression", marks=pytest.mark.xfail(strict=True, reason="18 s where 10 are wanted; see ARCHITECTURE.md")
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        pytest.param((), 90, id="all"),
+        *(pytest.param((name,), 10, id=name) for name in sorted(set(METHODS) - {"cross_regression"})),
+        pytest.param(("cross_regression",), 10, id="cross_regression", marks=DEAREST),
+    ],
 )
-"""The method whose settings branch most."""
-
-
-@pytest.mark.parametrize("name", [*sorted(set(METHODS) - {"cross_regression"}), DEAREST])
-def test_each_method_is_proved_in_ten_seconds_on_two_cores(name):
+def test_proofs_take_at_most_their_seconds_on_two_cores(words, most):
     """Without the laws that earlier commands kept, on an idle machine."""
     begin = time.monotonic()
-    words = ("verify", name, "--fresh")
-    done = subprocess.run([sys.executable, "-m", "stridebench.harness.cli.main", *words], check=False)
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "verify", *words, "--fresh"]
+    done = subprocess.run(command, check=False)
     seconds = time.monotonic() - begin
-    print("stride", *words, seconds)
-    assert done.returncode == 0 and seconds <= 10
+    print("stride verify", *words, seconds)
+    assert done.returncode == 0 and seconds <= most
 
 
 def test_predictions_of_this_machine_are_near(tmp_path):

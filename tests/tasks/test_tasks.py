@@ -186,13 +186,11 @@ class TestContinuation:
 
 
 class TestTabular:
-    def test_ids_are_the_same_everywhere_however_many_prompts_there_are(self):
+    def test_ids_are_the_same_everywhere_and_have_shape_and_range(self):
         for count in (3, 9):
             prompts = TabularTask(prompts_count=count).prompts()
             assert [prompt.tokens for prompt in prompts[:3]] == [(1, 2, 0), (0, 1, 2), (1, 1, 1)]
             assert len({prompt.id for prompt in prompts}) == count
-
-    def test_ids_have_shape_and_range(self):
         prompts = TabularTask(prompts_count=50, length=7, vocabulary=5).prompts()
         assert {len(prompt.tokens) for prompt in prompts} == {7}
         assert {token for prompt in prompts for token in prompt.tokens} == set(range(5))
