@@ -67,25 +67,17 @@ def reading(words: Sequence[str], goal: float, fails: bool, where: Callable[[], 
         for _ in range(min(settings.pairs, TIMES)):
             shutil.rmtree(places["SITE"], ignore_errors=True)
             begin = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", TORCH + ENTRY, *line], capture_output=True, text=True, check=False
-            )
+            command = [sys.executable, "-c", TORCH + ENTRY, *line]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             taken.append(time.perf_counter() - begin)
             torch |= "torch: True" in done.stderr
             if bool(done.returncode) != fails:
                 raise RuntimeError(f"stride {' '.join(line)} ended with {done.returncode}: {done.stderr[-200:]}")
         own = median(taken)
         verdict = "fail" if own > goal or torch else "pass" if len(taken) == TIMES else "inconclusive"
-        loaded = "torch was loaded" if torch else "no torch"
-        yield Row(
-            name,
-            own,
-            unit="s",
-            goal=f"<= {goal:g} s, no torch",
-            verdict=verdict,
-            pairs=len(taken),
-            note=f"stride {' '.join(words)}; {loaded}",
-        )
+        note = f"stride {' '.join(words)}; {'torch was loaded' if torch else 'no torch'}"
+        asked = f"<= {goal:g} s, no torch"
+        yield Row(name, own, unit="s", goal=asked, verdict=verdict, pairs=len(taken), note=note)
 
     return act
 

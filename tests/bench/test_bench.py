@@ -68,6 +68,7 @@ class TestRows:
 
         monkeypatch.setenv(decoding.VARIABLE, str(tmp_path / "none"))
         monkeypatch.setattr(timing, "native_dtype", lambda device: "fp32")
+        monkeypatch.setattr(large, "MATRIX", 100)
         names = ("llama-bench int4 window of 8", "autoregressive bf16")
         chosen = {name: (decoding.BENCHMARKS | decoding.NAMED)[name] for name in names}
         rows = self.kept(tmp_path / "a.jsonl", SMALL, {**chosen, "broken": broken, "scale matrix": large.expansion})
@@ -100,7 +101,10 @@ class TestRows:
         with pytest.raises(click.UsageError, match=r"no benchmark is called 'x9'; there are autoregressive"):
             runner.chosen("x9")
 
-    def test_the_command_prints_a_table_and_keeps_the_rows(self, tmp_path: Path) -> None:
+    def test_the_command_prints_a_table_and_keeps_the_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(large, "MATRIX", 100)
         done = CliRunner().invoke(runner.main, ["scale matrix", "--out", str(tmp_path / "a.jsonl")])
         assert done.exit_code == 0 and "pass" in done.stdout, done.output
         assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[1])["verdict"] == "pass"
@@ -161,21 +165,20 @@ class TestLlama:
 
 
 class TestGrowth:
-    @pytest.mark.parametrize(("power", "verdict"), [(1, "pass"), (2, "fail")])
-    def test_what_grows_faster_than_its_work_fails(
-        self, power: int, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        now = [0.0]
+    def test_what_grows_faster_than_its_work_fails(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        now, rows = [0.0], []
 
-        def prepare(size: int) -> Iterator[growth.Prepared]:
+        def prepare(power: int, size: int) -> Iterator[growth.Prepared]:
             yield lambda: now.__setitem__(0, now[0] + 1e-3 * size**power)
 
         monkeypatch.setattr(growth, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         monkeypatch.setattr(gc, "collect", lambda: 0)
-        (row,) = growth.growth("things", (10, 20, 40), prepare, "a loop")("scale by things", Settings())
-        assert row.verdict == verdict and row.ratio == pytest.approx(power)
-        assert [point[0] for point in row.points] == [10.0] * 3 + [20.0] * 3 + [40.0] * 3
-        growth.draw([row, row], tmp_path / "a.png")
+        for power, verdict in ((1, "pass"), (2, "fail")):
+            benchmark = growth.growth("things", (10, 20, 40), partial(prepare, power), "a loop")
+            rows += benchmark("scale by things", Settings())
+            assert rows[-1].verdict == verdict and rows[-1].ratio == pytest.approx(power)
+            assert [point[0] for point in rows[-1].points] == [10.0] * 3 + [20.0] * 3 + [40.0] * 3
+        growth.draw(rows, tmp_path / "a.png")
         assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
     @pytest.mark.parametrize(("axis", "size"), [("prompts", 3), ("cells", 20), ("steps", 200), ("vocabulary", 64)])
@@ -186,7 +189,7 @@ class TestGrowth:
 
 class TestLarge:
     def test_a_small_folder_is_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, size in (("SAMPLES", 40), ("CELLS", 10), ("WORKED", 10)):
+        for name, size in (("SAMPLES", 8), ("CELLS", 4), ("WORKED", 4)):
             monkeypatch.setattr(large, name, size)
         rows = itertools.chain(large.opening("folder", SMALL), large.a_cell("cell", SMALL))
         assert [bool(row.ours) and " cells of " in row.note for row in rows] == [True, True]

@@ -38,41 +38,35 @@ def lock(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_known_vulnerabilities_fail(audit: Any, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = json.dumps({"dependencies": [SOUND, FAULTY]})
-    assert audit(lock, says(answer, "Found 1 known vulnerability", 1)) == 1
-    assert capsys.readouterr().out == "old: PYSEC-1\n2 packages audited, 0 skipped, 1 known vulnerabilities\n"
+def listed(*packages: dict[str, Any]) -> str:
+    return json.dumps({"dependencies": packages})
 
 
-def test_sound_packages_pass(audit: Any, lock: str) -> None:
-    assert audit(lock, says(json.dumps({"dependencies": [SOUND]}), "", 0)) == 0
+NEW = "skipped: new is not on PyPI"
+SILENT, KNOWN = "skipped: no advisory service answered", "known vulnerabilities\n"
 
 
-def test_a_silent_service_is_a_skip_with_its_reason(audit: Any, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit(lock, says("", "ERROR: connection refused", 1)) == 0
-    assert capsys.readouterr().out == "skipped: no advisory service answered: ERROR: connection refused\n"
-
-
-def test_packages_that_the_service_does_not_know_are_not_called_audited(
-    audit: Any, lock: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("answer", "code", "out"),
+    [
+        (says(listed(SOUND, FAULTY), "", 1), 1, f"old: PYSEC-1\n2 packages audited, 0 skipped, 1 {KNOWN}"),
+        (says(listed(SOUND), "", 0), 0, f"1 packages audited, 0 skipped, 0 {KNOWN}"),
+        (says(listed(SOUND, UNKNOWN), "", 0), 0, f"{NEW}\n1 packages audited, 1 skipped, 0 {KNOWN}"),
+        (says(listed(UNKNOWN, UNKNOWN), "", 0), 0, f"{SILENT} for any of 2 packages: new is not on PyPI\n"),
+        (says("", "ERROR: connection refused", 1), 0, f"{SILENT}: ERROR: connection refused\n"),
+        (says("", "No module named pip_audit", 1), 2, ""),
+        (says("", "requirement foo==1 does not contain a hash", 1), 2, ""),
+    ],
+)
+def test_vulnerabilities_fail_and_the_silence_of_the_service_is_said(
+    audit: Any, lock: str, capsys: pytest.CaptureFixture[str], answer: tuple[str, ...], code: int, out: str
 ) -> None:
-    assert audit(lock, says(json.dumps({"dependencies": [SOUND, UNKNOWN]}), "", 0)) == 0
-    assert (
-        capsys.readouterr().out
-        == "skipped: new is not on PyPI\n1 packages audited, 1 skipped, 0 known vulnerabilities\n"
-    )
-    assert audit(lock, says(json.dumps({"dependencies": [UNKNOWN, UNKNOWN]}), "", 0)) == 0
-    expected = "skipped: no advisory service answered for any of 2 packages: new is not on PyPI\n"
-    assert capsys.readouterr().out == expected
+    assert audit(lock, answer) == code
+    assert capsys.readouterr().out == out
 
 
-def test_what_is_no_silence_of_the_service_is_an_error(
-    audit: Any, lock: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_lock_is_an_error(audit: Any) -> None:
     assert audit("missing.txt", says("", "", 1)) == 2
-    assert audit(lock, says("", "No module named pip_audit", 1)) == 2
-    assert audit(lock, says("", "requirement foo==1 does not contain a hash", 1)) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_the_workflow_calls_it_on_the_lock() -> None:

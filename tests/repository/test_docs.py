@@ -30,17 +30,10 @@ BLOCK = re.compile(r"(?:^<!-- (heavy|elsewhere): [^\n]+ -->\n)?^```bash\n(.*?)^`
 GOLDEN = ROOT / "tests" / "reports" / "golden"
 STORED = {"quick": "quick", "sjdpp": "papers-sjdpp"}
 """Runs that pages read, and the stored runs that stand in for them."""
-WITHOUT_PAPER = (
-    "adt_tree",
-    "autoregressive",
-    "cross_regression",
-    "first_of",
-    "ngram_mod",
-    "gsd",
-    "mulo_sd",
-    "multi_head",
-    "prompt_lookup",
-)
+WITHOUT_PAPER = {
+    *("adt_tree", "autoregressive", "cross_regression", "first_of", "ngram_mod"),
+    *("gsd", "mulo_sd", "multi_head", "prompt_lookup"),
+}
 """Methods whose file names no paper on arXiv."""
 LAUNCHERS = ("torchrun", "accelerate")
 """Commands that start the command behind their own options in several processes."""
@@ -115,6 +108,11 @@ def test_the_commands_of_a_page_are_known(page: str) -> None:
             check_options(words[1:])
 
 
+def test_an_unknown_option_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        check_options(("run", "quick", "--no-such-option"))
+
+
 def check_options(words: tuple[str, ...]) -> None:
     context: Any = click.Context(command_line)
     verb, rest = command_line.get_command(context, words[0]), list(words[1:])
@@ -127,26 +125,17 @@ def check_options(words: tuple[str, ...]) -> None:
     assert passes_on or {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, words
 
 
-def test_an_unknown_option_is_noticed() -> None:
-    with pytest.raises(AssertionError):
-        check_options(("run", "quick", "--no-such-option"))
-
-
 def test_every_block_of_commands_is_read() -> None:
     fences = sum((DOCS / page).read_text(encoding="utf-8").count("```bash") for page in PAGES)
     assert fences == sum(len(BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))) for page in PAGES) > 20
     assert not re.search(r"^stride ", "".join(BLOCK.sub("", (DOCS / page).read_text()) for page in PAGES), re.MULTILINE)
 
 
-GENERATED = {"commands.md", "python.md"}
-
-
 def test_the_guide_holds_every_page() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = re.findall(r"[\w-]+\.md", str(config["nav"]))
-    assert sorted(set(listed)) == sorted(
-        {*PAGES, *GENERATED, "index.md", *(path.name for path in (DOCS / "upstream").glob("*.md"))}
-    )
+    upstream = {path.name for path in (DOCS / "upstream").glob("*.md")}
+    assert set(listed) == {*PAGES, *upstream, "commands.md", "python.md", "index.md"}
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text(encoding="utf-8")):
             assert (DOCS / link).exists(), (page, link)

@@ -19,18 +19,7 @@ GUESTS = {
 }
 REMOVED = [pytest.param((guest,), id=guest, marks=pytest.mark.release) for guest in GUESTS]
 ENGINES_OF_A_SUITE = "{backbones: [tabular], tasks: [{name: tabular, limit: 1}], max_new_tokens: 4, engines: [vllm]}"
-TOY = (
-    "run",
-    "--method",
-    "prompt_lookup",
-    "--backbone",
-    "tabular",
-    "--task",
-    "tabular",
-    "--limit",
-    "1",
-    "--max-new-tokens",
-)
+TOY = ("run", "--method", "prompt_lookup", "--backbone", "tabular", "--task", "tabular", "--limit", "1")
 
 
 def copied(source: str, target: str) -> None:
@@ -49,7 +38,7 @@ def test_a_checkout_without_its_guests_lists_runs_and_verifies(guests, tmp_path)
     for folder in itertools.chain(*(GUESTS[guest] for guest in guests)):
         shutil.rmtree(checkout / folder)
     link_packages(checkout, packages)
-    verbs = (["list"], [*TOY, "3", "--out", "run"], ["verify", "sjd", "--quick"])
+    verbs = (["list"], [*TOY, "--max-new-tokens", "3", "--out", "run"], ["verify", "sjd", "--quick"])
     (tmp_path / "suite.yaml").write_text(ENGINES_OF_A_SUITE)
     script = f"""
 import sys

@@ -7,8 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / ".ci" / "lock.txt").read_text(encoding="utf-8")
 NOT_LOCKED = {"torch", "torchvision"}
@@ -83,15 +81,8 @@ def test_every_licence_is_permissive_or_named() -> None:
     assert not list(filter(None, (refused(name, licence(installed[name])) for name in checked)))
 
 
-@pytest.mark.parametrize(
-    "text", ["GPL-3.0-only", "MIT AND AGPL-3.0", "", "Proprietary", "License :: OSI Approved :: GNU GPL"]
-)
-def test_other_licences_are_refused(text: str) -> None:
-    assert refused("a-package", text)
-
-
-@pytest.mark.parametrize(
-    "text", ["MIT", "Apache-2.0 OR GPL-2.0", "BSD-3-Clause AND (MIT)", "Apache-2.0 WITH LLVM-exception"]
-)
-def test_permissive_licences_are_allowed(text: str) -> None:
-    assert refused("a-package", text) is None
+def test_permissive_licences_alone_are_allowed() -> None:
+    for text in ("MIT", "Apache-2.0 OR GPL-2.0", "BSD-3-Clause AND (MIT)", "Apache-2.0 WITH LLVM-exception"):
+        assert refused("a-package", text) is None
+    for text in ("GPL-3.0-only", "MIT AND AGPL-3.0", "", "Proprietary", "License :: OSI Approved :: GNU GPL"):
+        assert refused("a-package", text)

@@ -12,26 +12,29 @@ from tests import soak
 LINE = [soak.Round(60.0 * minute, 500.0, 300.0, 9, 4, False, 100, True) for minute in range(40)]
 
 
-def grown(change: Callable[[soak.Round], soak.Round]) -> dict[str, str]:
-    return soak.verdicts([change(one) for one in LINE])
-
-
 def test_flat_lines_are_flat() -> None:
     words = soak.verdicts(LINE)
     assert all(words[name].startswith("flat") for name in soak.LIMITS)
     assert words["counts"] == "equal in all 40 rounds"
 
 
-def test_a_handle_a_round_and_a_mebibyte_a_minute_grow() -> None:
-    words = grown(lambda one: replace(one, handles=9 + int(one.seconds / 60), memory_mib=500 + one.seconds / 60))
-    assert words["handles"].startswith("grows: +60.00")
-    assert words["memory_mib"].startswith("grows: +60.00")
-    assert words["threads"].startswith("flat")
-
-
-def test_what_grows_while_it_warms_up_alone_is_flat() -> None:
-    words = grown(lambda one: replace(one, memory_mib=500 + 50 * min(one.seconds, 500) / 500))
-    assert words["memory_mib"].startswith("flat")
+@pytest.mark.parametrize(
+    ("change", "name", "word"),
+    [
+        (lambda one: replace(one, handles=9 + int(one.seconds / 60)), "handles", "grows: +60.00"),
+        (lambda one: replace(one, memory_mib=500 + one.seconds / 60), "memory_mib", "grows: +60.00"),
+        (lambda one: replace(one, memory_mib=500 + one.seconds / 60), "threads", "flat"),
+        # what grows while it warms up alone
+        (lambda one: replace(one, memory_mib=500 + min(one.seconds, 500) / 10), "memory_mib", "flat"),
+        # a leak that begins after the first half
+        (lambda one: replace(one, memory_mib=500 + max(0.0, one.seconds / 60 - 20)), "memory_mib", "grows"),
+        # noise that hides the limit
+        (lambda one: replace(one, memory_mib=500 + 200 * (7 * int(one.seconds / 60) % 11)), "memory_mib", "inconcl"),
+        (lambda one: replace(one, equal=one.seconds != 600), "counts", "1 of 40 rounds differ"),
+    ],
+)
+def test_what_grows_is_told_from_what_is_flat(change: Callable[[soak.Round], soak.Round], name: str, word: str) -> None:
+    assert soak.verdicts([change(one) for one in LINE])[name].startswith(word)
 
 
 def rough(minute: int) -> float:
@@ -46,28 +49,9 @@ def test_a_planted_leak_beside_a_heap_that_settles_is_never_flat(leak: float, wo
     assert soak.verdicts(rounds)["memory_mib"].split(":")[0] in words
 
 
-def test_a_leak_that_begins_after_the_first_half_grows() -> None:
-    words = grown(lambda one: replace(one, memory_mib=500 + max(0.0, one.seconds / 60 - 20)))
-    assert words["memory_mib"].startswith("grows")
-
-
 def test_what_is_in_use_counts_a_block_and_not_a_hole() -> None:
     before = soak.in_use_mib()
     kept = [bytes(1 << 20) for _ in range(32)]
     assert soak.in_use_mib() - before > 31
     del kept
     assert abs(soak.in_use_mib() - before) < 1
-
-
-def test_noise_that_hides_the_limit_is_inconclusive() -> None:
-    words = grown(lambda one: replace(one, memory_mib=500 + 200 * ((7 * int(one.seconds / 60)) % 11)))
-    assert words["memory_mib"].startswith("inconclusive")
-
-
-def test_a_round_with_other_counts_is_said() -> None:
-    assert grown(lambda one: replace(one, equal=one.seconds != 600))["counts"] == "1 of 40 rounds differ"
-
-
-@pytest.mark.parametrize(("slope", "word"), [(soak.Slope(1, 0, 2), "flat"), (soak.Slope(9, 8, 10), "grows")])
-def test_the_interval_decides(slope: soak.Slope, word: str) -> None:
-    assert soak.judge(slope, 5) == word

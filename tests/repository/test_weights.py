@@ -39,13 +39,10 @@ def test_a_checkout_holds_at_most_60_megabytes() -> None:
 
 
 def test_every_weight_file_belongs_to_a_recipe_with_a_card() -> None:
-    owners = {sources.SHIPPED / path.relative_to(sources.SHIPPED).parts[0] for path in files_below()}
+    files = sources.SHIPPED.rglob("*.safetensors")
+    owners = {sources.SHIPPED / path.relative_to(sources.SHIPPED).parts[0] for path in files}
     assert owners == set(SHIPPED)
     assert {folder.name for folder in SHIPPED} <= set(RECIPES)
-
-
-def files_below() -> list[Path]:
-    return sorted(sources.SHIPPED.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
@@ -82,11 +79,8 @@ def test_the_error_of_an_absent_component_names_its_training_command(folder: Pat
 
 
 def absent_presets() -> list[str]:
-    return [
-        name
-        for name, spec in presets.by_name().items()
-        if spec.shipped() and not all(map(sources.is_shipped, spec.shipped()))
-    ]
+    needed = {name: spec.shipped() for name, spec in presets.by_name().items()}
+    return [name for name, parts in needed.items() if not all(map(sources.is_shipped, parts))]
 
 
 @pytest.mark.parametrize("name", absent_presets())

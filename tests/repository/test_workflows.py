@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -18,19 +19,15 @@ import yaml
 from stridebench.harness.cli.main import VERBS, stride
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "ci"
-FILES = {
-    "audit-packages.yml": "vendor.github-workflows",
-    "github-nightly.yml": "vendor.github-workflows",
-    "github-pull-request.yml": "vendor.github-workflows",
-    "github-server.yml": "vendor.github-workflows",
-    "gitlab-ci.yml": "vendor.gitlab-ci",
-}
+GITHUB = ("audit-packages.yml", "github-nightly.yml", "github-pull-request.yml", "github-server.yml")
+SCHEMAS = {"vendor.github-workflows": GITHUB, "vendor.gitlab-ci": ("gitlab-ci.yml",)}
+FILES = sorted(sum(SCHEMAS.values(), ()))
 
 
-def check(path: Path, schema: str) -> subprocess.CompletedProcess[str]:
+def check(paths: Sequence[Path], schema: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
     transform = ["--data-transform", "gitlab-ci"] if "gitlab" in schema else []
-    return subprocess.run([*command, *transform, str(path)], capture_output=True, text=True)
+    return subprocess.run([*command, *transform, *map(str, paths)], capture_output=True, text=True)
 
 
 def commands(path: Path) -> list[list[str]]:
@@ -45,35 +42,32 @@ def options_of(command: click.Command | None) -> set[str]:
 
 
 def test_each_file_is_checked() -> None:
-    assert {path.name for path in FOLDER.glob("*.yml")} == set(FILES)
+    assert sorted(path.name for path in FOLDER.glob("*.yml")) == FILES
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_workflow_is_valid_by_its_schema(name: str) -> None:
-    done = check(FOLDER / name, FILES[name])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_workflows_are_valid_by_their_schema_and_wrong_ones_are_noticed(schema: str, tmp_path: Path) -> None:
+    paths = [FOLDER / name for name in SCHEMAS[schema]]
+    done = check(paths, schema)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_wrong_workflow_is_noticed(name: str, tmp_path: Path) -> None:
-    wrong = tmp_path / name
-    text = (FOLDER / name).read_text()
-    wrong.write_text(text.replace("runs-on:", "runs_on:").replace("when: always", "when: 7"))
-    assert check(wrong, FILES[name]).returncode == 1
+    wrong = [tmp_path / path.name for path in paths]
+    for path, copy in zip(paths, wrong, strict=True):
+        copy.write_text(path.read_text().replace("runs-on:", "runs_on:").replace("when: always", "when: 7"))
+    done = check(wrong, schema)
+    assert done.returncode == 1 and all(path.name in done.stdout for path in wrong), done.stdout
 
 
 @pytest.mark.skipif(shutil.which("actionlint") is None, reason="no program actionlint on the path")
-@pytest.mark.parametrize("name", [name for name, schema in FILES.items() if "github" in schema])
+@pytest.mark.parametrize("name", GITHUB)
 def test_actionlint_finds_nothing_in_a_workflow_and_notices_a_wrong_one(name: str, tmp_path: Path) -> None:
     wrong = tmp_path / name
     wrong.write_text((FOLDER / name).read_text().replace("runs-on:", "runs_on:"))
-    done = [
-        subprocess.run(["actionlint", str(path)], capture_output=True, text=True) for path in (FOLDER / name, wrong)
-    ]
-    assert [one.returncode for one in done] == [0, 1], done
+    for path, code in ((FOLDER / name, 0), (wrong, 1)):
+        done = subprocess.run(["actionlint", str(path)], capture_output=True, text=True)
+        assert done.returncode == code, done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(FILES.keys() - {"audit-packages.yml"}))
+@pytest.mark.parametrize("name", [name for name in FILES if name != "audit-packages.yml"])
 def test_commands_name_verbs_and_options_that_exist(name: str) -> None:
     lines = commands(FOLDER / name)
     assert lines

@@ -130,13 +130,6 @@ class TestConversations:
             ShareGpt(file=str(path)).prompts()
         assert str(path) in str(error.value) and says in str(error.value)
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_missing_data_names_the_place_and_the_origin(self, name: str, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        with pytest.raises(UsageError, match=r"is not there\. It comes from .* put it there") as error:
-            TASKS.get(name)().prompts()
-        assert f"{tmp_path}/data/" in str(error.value)
-
     def test_a_folder_without_parquet_and_a_damaged_parquet_file_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"\*\.parquet is not there"):
             UltraChat(file=str(tmp_path)).prompts()
@@ -173,19 +166,10 @@ def _texts(kind: Any, path: str) -> list[str]:
 
 
 class TestMixed7k:
-    @pytest.mark.parametrize(
-        ("count", "counts"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
-    )
-    def test_sources_differ_by_one_at_most(self, cache: Path, count, counts) -> None:
-        prompts = Mixed7k(limit=count, without="gsm8k").prompts()
-        assert Counter(p.category for p in prompts) == dict(
-            zip(("ultrachat", "sharegpt", "bagel"), counts, strict=True)
-        )
-        assert len({p.id for p in prompts}) == count == len({key(p.text or "") for p in prompts})
-
-    def test_the_papers_size_gives_the_stated_shares(self) -> None:
-        assert Mixed7k().limit == 7000
-        assert [7000 // 3 + (place < 7000 % 3) for place in range(3)] == [2334, 2333, 2333]
+    def test_sources_differ_by_one_at_most(self, cache: Path) -> None:
+        prompts = Mixed7k(limit=302, without="gsm8k").prompts()
+        assert Counter(p.category for p in prompts) == {"ultrachat": 101, "sharegpt": 101, "bagel": 100}
+        assert len({p.id for p in prompts}) == len({key(p.text or "") for p in prompts}) == 302
 
     def test_draw_and_order_depend_on_the_seed_alone(self, cache: Path) -> None:
         one, two, again = (Mixed7k(30, seed, without="gsm8k").prompts() for seed in (0, 1, 0))
@@ -194,6 +178,12 @@ class TestMixed7k:
         shares = cache / "ShareGPT_V3_unfiltered_cleaned_split.json"
         write_rows(shares, json.loads(shares.read_text())[::-1])
         assert Mixed7k(30, without="gsm8k").prompts() == one
+
+    def test_a_text_of_two_sources_occurs_once(self, cache: Path) -> None:
+        shares = [{"conversations": talk(f"{kind} {n}?")} for kind in ("ultra", "Share") for n in range(EACH)]
+        write_rows(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
+        keys = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
+        assert len(set(keys)) == len(keys) == 900
 
     def test_questions_of_benchmarks_are_left_out(self, cache: Path) -> None:
         before = {p.text for p in Mixed7k(30, without="gsm8k").prompts()}
@@ -204,29 +194,15 @@ class TestMixed7k:
         assert len(after) == 30 and not after & set(stolen) and before - after == set(stolen)
         assert {p.text for p in Mixed7k(30, without="").prompts()} == before
 
-    def test_no_training_prompt_is_in_the_test_split(self, cache: Path) -> None:
-        timed = {p.text for name in NAMES for p in TASKS.get(name)().prompts()}
-        assert len(timed) > 30 and not timed & {p.text for p in Mixed7k(900, without=()).prompts()}
-
-    def test_a_text_of_two_sources_occurs_once(self, cache: Path) -> None:
-        shares = [{"conversations": talk(f"ultra {n}?")} for n in range(EACH)]
-        shares += [{"conversations": talk(f"Share {n}?")} for n in range(EACH)]
-        write_rows(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
-        keys = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
-        assert len(set(keys)) == len(keys) == 900
-
     def test_too_few_prompts_of_a_source_are_refused_with_the_numbers(self, cache: Path) -> None:
-        with pytest.raises(
-            UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for train"
-        ):
+        with pytest.raises(UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for tr"):
             Mixed7k(without=()).prompts()
         with pytest.raises(UsageError, match="must be 3 or more"):
             Mixed7k(limit=2)
 
     def test_all_missing_benchmarks_are_named(self, cache: Path) -> None:
-        with pytest.raises(
-            UsageError, match=r"cannot be read; .*mbpp: .*mbpp\.jsonl.* math500: .*test\.jsonl"
-        ) as error:
+        says = r"cannot be read; .*mbpp: .*mbpp\.jsonl.* math500: .*test\.jsonl"
+        with pytest.raises(UsageError, match=says) as error:
             Mixed7k(30, without="gsm8k, mbpp, math500").prompts()
         assert "parameter without" in str(error.value) and "gsm8k:" not in str(error.value)
         with pytest.raises(UsageError, match=r"no task 'gsm8'; did you mean 'gsm8k'"):

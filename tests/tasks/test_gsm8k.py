@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stridebench.harness.errors import UsageError
+from stridebench.tasks import gsm8k
 from stridebench.tasks.gsm8k import Gsm8k
 from tests.support.text_benchmarks import GSM8K, task_of, write_rows
 
@@ -62,3 +63,31 @@ class TestGsm8k:
     def test_a_reference_without_a_number_is_malformed(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r":1: answer has no '#### NUMBER'"):
             task_of("gsm8k", tmp_path, [{"question": "x", "answer": "6"}]).prompts()
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        ("text", "official", "strict", "flexible"),
+        [
+            ("#### 18", "18", "18", "18"),
+            ("#### 1,234", "1234", "1234", "1234"),
+            ("#### -3", "-3", "-3", "-3"),
+            ("so #### 18. Done.", "18.", "18", "18"),
+            ("#### $18", None, None, "18"),
+            ("####18", None, None, "18"),
+            ("#### 5\n#### 6", "5", "5", "6"),
+            ("The answer is 7", None, None, "7"),
+            ("She pays $1,200.50 now.", None, None, "1200.50"),
+            ("12 apples and 3 pears", None, None, "3"),
+            ("x = -4", None, None, "-4"),
+            ("none at all", None, None, None),
+            ("", None, None, None),
+            ("1 then ...", None, None, ".."),
+        ],
+    )
+    def test_the_three_rules_read_their_numbers(self, text, official, strict, flexible) -> None:
+        assert (gsm8k.official(text), gsm8k.strict(text), gsm8k.flexible(text)) == (official, strict, flexible)
+
+    def test_the_strict_rule_reads_chains_of_thought(self) -> None:
+        assert gsm8k.strict("3 + 4 = 7. The answer is 7.\n", gsm8k.SAID) == "7"
+        assert gsm8k.strict("The answer is 7", gsm8k.SAID) is None

@@ -20,14 +20,8 @@ from tests.support.text_benchmarks import ANSWERS, MT, SPEC, task_of, write_rows
 def judged(question: int, score: float, answer: str, turn: int = 1, model: str = "m") -> dict[str, Any]:
     """A line as FastChat's gen_judgment writes it."""
     judged_text = f"[Question]\nWhat?\n\n[The Start of Assistant's Answer]\n{answer}\n[The End of Assistant's Answer]"
-    return {
-        "question_id": question,
-        "model": model,
-        "user_prompt": judged_text,
-        "score": score,
-        "turn": turn,
-        "tstamp": 1.0,
-    }
+    head = {"question_id": question, "model": model, "user_prompt": judged_text}
+    return {**head, "score": score, "turn": turn, "tstamp": 1.0}
 
 
 def scored(prompt: Prompt, output: str) -> Scored:
@@ -63,18 +57,6 @@ class TestMtBench:
         assert [p.id for p in prompts] == ["mt_bench/81", "mt_bench/81/2", "mt_bench/111", "mt_bench/111/2"]
         assert [p.cluster for p in prompts] == ["mt_bench/81"] * 2 + ["mt_bench/111"] * 2
         assert [m["content"] for m in prompts[3].messages] == ["What is 2 + 2?", "4", "Double it."]
-
-    def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(
-        self, text_files: Path, tmp_path: Path
-    ) -> None:
-        from stridebench.harness.backbones.text.chat import TEMPLATES
-
-        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
-        for family in ("llama2", "llama3", "qwen"):
-            template = TEMPLATES[family]
-            second = MtBench(turn=2, answers=answers, conversation=family).prompts()[1].text or ""
-            answered = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
-            assert template(second).startswith(answered) and template(second).endswith("Double it." + template.after)
 
     def test_missing_and_malformed_answers_are_refused(self, text_files: Path, tmp_path: Path) -> None:
         short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
@@ -115,13 +97,10 @@ class TestMtBench:
         score = task.score_set([scored(one, "my text"), scored(two, "four")])["judge_score"]
         assert (score.value, score.n, score.failures) == (None, 0, 2) and "nobody judged this text" in score.reason
         judgements = judge.read(Path(task.scores))
-        with pytest.raises(OutputError, match="its judgement lacks a score"):
-            judge.score_of(scored(two, "four"), judgements)
-        with pytest.raises(OutputError, match="is empty"):
-            judge.score_of(scored(two, " "), judgements)
         assert judge.score_of(scored(one, "my text"), judgements) == 9
-        with pytest.raises(OutputError, match="nobody judged this text"):
-            judge.score_of(scored(one, "another text"), judgements)
+        for output, says in ((scored(two, "four"), "its judgement lacks a score"), (scored(two, " "), "is empty")):
+            with pytest.raises(OutputError, match=says):
+                judge.score_of(output, judgements)
 
     @pytest.mark.parametrize(
         ("change", "says"),

@@ -15,11 +15,12 @@ from stridebench.harness import registry
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError
 from stridebench.tasks.prompts import Prompts
-from tests.support.cli import stride
+from tests.support.cli import refused, stride
 from tests.support.tiny_text import tiny
 
 HI = ({"role": "user", "content": "Hi"},)
 USER = '{"role": "user", "content": "Hi"}'
+TWO_TURNS = {"reference": "Ho", "question": "8", "turn": 1, "asked": ("Hi", "Again"), "references": ("Ho", "No")}
 
 
 def written(folder: Path, name: str, text: str) -> Prompts:
@@ -29,34 +30,6 @@ def written(folder: Path, name: str, text: str) -> Prompts:
 
 
 class TestFiles:
-    def test_a_text_file_holds_one_prompt_a_line(self, tmp_path: Path) -> None:
-        prompts = written(tmp_path, "mine.txt", "Once upon a time\n\nThe capital of France is\n").prompts()
-        assert [(prompt.id, prompt.text) for prompt in prompts] == [
-            ("prompts/1", "Once upon a time"),
-            ("prompts/3", "The capital of France is"),
-        ]
-
-    def test_rows_of_json_lines_keep_white_space_and_optional_fields(self, tmp_path: Path) -> None:
-        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", '
-        text += '"cluster": "t1", "more": 1}\n'
-        (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
-        assert prompt == Prompt(
-            "prompts/f", "def f():\n", category="code", data={"reference": "return 1"}, cluster="t1"
-        )
-
-    def test_messages_are_kept_as_a_conversation(self, tmp_path: Path) -> None:
-        text = '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "id": 7}'
-        (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
-        assert (prompt.id, prompt.text) == ("prompts/7", None)
-        assert [message["role"] for message in prompt.messages] == ["system", "user"]
-
-    def test_a_csv_file_with_quoted_lines(self, tmp_path: Path) -> None:
-        prompts = written(tmp_path, "mine.csv", 'id,prompt,reference\na,"two\nlines",yes\nb,one,\n').prompts()
-        assert [(prompt.id, prompt.text, prompt.data) for prompt in prompts] == [
-            ("prompts/a", "two\nlines", {"reference": "yes"}),
-            ("prompts/b", "one", {}),
-        ]
-
     @pytest.mark.parametrize(
         ("name", "text", "message"),
         [
@@ -102,85 +75,90 @@ class TestFiles:
         with pytest.raises(UsageError, match=message):
             written(tmp_path, name, text).prompts()
 
-    def test_a_table_may_hold_prompts_and_conversations(self, tmp_path: Path) -> None:
-        conversation = '"[' + USER.replace('"', '""') + ']"'
-        text = f"id,prompt,messages,reference\na,Hello,,4\nb,,{conversation},\n"
-        first, second = written(tmp_path, "MINE.CSV", text).prompts()
-        assert (first.text, first.messages, first.data) == ("Hello", (), {"reference": "4"})
-        assert (second.text, second.messages) == (None, ({"role": "user", "content": "Hi"},))
-
-    def test_an_answer_may_be_a_whole_number(self, tmp_path: Path) -> None:
-        (prompt,) = written(tmp_path, "mine.jsonl", '{"prompt": "2 + 2 =", "reference": 4}').prompts()
-        assert prompt.data == {"reference": "4"}
-
     @pytest.mark.parametrize(
-        ("name", "text", "prompt"),
+        ("name", "text", "prompts"),
         [
-            ("s.json", '["Hi"]', Prompt("prompts/1", "Hi")),
-            ("s.jsonl", '"Hi"', Prompt("prompts/1", "Hi")),
-            ("a.jsonl", "[" + USER + "]", Prompt("prompts/1", messages=HI)),
-            ("b.jsonl", '{"custom_id": "r", "body": {"messages": [' + USER + "]}}", Prompt("prompts/r", messages=HI)),
+            ("a.txt", "Once\n\nThe capital is\n", [Prompt("prompts/1", "Once"), Prompt("prompts/3", "The capital is")]),
             (
-                "f.jsonl",
+                "b.jsonl",
+                '{"prompt": "f():\\n", "id": "f", "reference": " r\\n", "category": "code", "cluster": "t", "more": 1}',
+                [Prompt("prompts/f", "f():\n", category="code", data={"reference": "r"}, cluster="t")],
+            ),
+            ("c.jsonl", '{"prompt": "2+2=", "reference": 4}', [Prompt("prompts/1", "2+2=", data={"reference": "4"})]),
+            (
+                "d.jsonl",
+                '{"messages": [{"role": "system", "content": "Be brief."}, ' + USER + '], "id": 7}',
+                [Prompt("prompts/7", messages=({"role": "system", "content": "Be brief."}, *HI))],
+            ),
+            (
+                "e.csv",
+                'id,prompt,reference\na,"two\nlines",yes\nb,one,\n',
+                [Prompt("prompts/a", "two\nlines", data={"reference": "yes"}), Prompt("prompts/b", "one")],
+            ),
+            (
+                "F.CSV",
+                'id,prompt,messages,reference\na,Hello,,4\nb,,"[' + USER.replace('"', '""') + ']",\n',
+                [Prompt("prompts/a", "Hello", data={"reference": "4"}), Prompt("prompts/b", messages=HI)],
+            ),
+            (
+                "g.csv",
+                "id,prompt\na,one\u2028still one\nb,two\x0c\n",
+                [Prompt("prompts/a", "one\u2028still one"), Prompt("prompts/b", "two\x0c")],
+            ),
+            ("h.json", '["Hi"]', [Prompt("prompts/1", "Hi")]),
+            ("i.jsonl", '"Hi"', [Prompt("prompts/1", "Hi")]),
+            ("j.jsonl", "[" + USER + "]", [Prompt("prompts/1", messages=HI)]),
+            ("k.jsonl", '{"custom_id": "r", "body": {"messages": [' + USER + "]}}", [Prompt("prompts/r", messages=HI)]),
+            (
+                "l.jsonl",
                 '{"messages": [' + USER + ', {"role": "assistant", "content": "Ho"}]}',
-                Prompt("prompts/1", messages=HI, data={"reference": "Ho"}),
+                [Prompt("prompts/1", messages=HI, data={"reference": "Ho"})],
             ),
             (
-                "p.jsonl",
+                "m.jsonl",
                 '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}',
-                Prompt("prompts/1", messages=HI),
+                [Prompt("prompts/1", messages=HI)],
             ),
             (
-                "g.json",
+                "n.json",
                 '[{"id": "a", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, '
                 '{"from": "human", "value": "And?"}]}]',
-                Prompt("prompts/a", messages=HI, data={"reference": "Ho"}),
+                [Prompt("prompts/a", messages=HI, data={"reference": "Ho"})],
             ),
             (
-                "q.jsonl",
+                "o.jsonl",
                 '{"question_id": 8, "category": "math", "turns": ["Hi", "Again"], "reference": ["Ho", "No"]}',
-                Prompt(
-                    "prompts/8",
-                    messages=HI,
-                    category="math",
-                    data={
-                        "reference": "Ho",
-                        "question": "8",
-                        "turn": 1,
-                        "asked": ("Hi", "Again"),
-                        "references": ("Ho", "No"),
-                    },
-                ),
+                [Prompt("prompts/8", messages=HI, category="math", data=TWO_TURNS)],
             ),
             (
-                "l.json",
+                "p.json",
                 '[{"instruction": "Greet.", "input": "Ann", "output": "Hi"}]',
-                Prompt("prompts/1", "Greet.\n\nAnn", data={"reference": "Hi"}),
+                [Prompt("prompts/1", "Greet.\n\nAnn", data={"reference": "Hi"})],
             ),
-            ("t.jsonl", '{"prompt_token_ids": [5, 3]}', Prompt("prompts/1", tokens=(5, 3))),
-            ("m.csv", "prompt,output_tokens\nHi,7\n", Prompt("prompts/2", "Hi", max_tokens=7)),
+            ("q.jsonl", '{"prompt_token_ids": [5, 3]}', [Prompt("prompts/1", tokens=(5, 3))]),
+            ("r.csv", "prompt,output_tokens\nHi,7\n", [Prompt("prompts/2", "Hi", max_tokens=7)]),
             (
-                "n.jsonl",
+                "s.jsonl",
                 '{"custom_id": 1, "body": {"prompt": "Hi", "max_tokens": 9}}',
-                Prompt("prompts/1", "Hi", max_tokens=9),
+                [Prompt("prompts/1", "Hi", max_tokens=9)],
             ),
-            ("o.csv", "question\nHi\n", Prompt("prompts/2", "Hi")),
-            ("e.csv", "\ufeffid;prompt\n1;Hi\n", Prompt("prompts/1", "Hi")),
-            ("e.tsv", "id\tprompt\n1\tHi\n", Prompt("prompts/1", "Hi")),
+            ("t.csv", "question\nHi\n", [Prompt("prompts/2", "Hi")]),
+            ("u.csv", "\ufeffid;prompt\n1;Hi\n", [Prompt("prompts/1", "Hi")]),
+            ("v.tsv", "id\tprompt\n1\tHi\n", [Prompt("prompts/1", "Hi")]),
         ],
     )
-    def test_prompts_are_read_in_the_forms_that_others_write(
-        self, tmp_path: Path, name: str, text: str, prompt: Prompt
+    def test_a_file_of_each_form_is_read_packed_and_in_utf_16_too(
+        self, tmp_path: Path, name: str, text: str, prompts: list[Prompt]
     ) -> None:
         task = written(tmp_path, name, text)
-        assert list(task.prompts()) == [prompt]
+        assert list(task.prompts()) == prompts
         path = Path(task.file)
         for ending, pack in ((".gz", gzip.compress), (".zst", pa.Codec("zstd").compress)):
             packed = path.with_name(path.name + ending)
             packed.write_bytes(bytes(pack(path.read_bytes())))
-            assert list(Prompts(str(packed)).prompts()) == [prompt]
+            assert list(Prompts(str(packed)).prompts()) == prompts
         path.write_text(text.removeprefix("\ufeff"), encoding="utf-16")
-        assert list(replace(task).prompts()) == [prompt]
+        assert list(replace(task).prompts()) == prompts
 
     def test_later_turns_follow_the_answers_of_a_file(self, tmp_path: Path) -> None:
         row = '{"question_id": "a", "turns": ["Hi", "Again", "Bye"], "reference": ["Ho", "No"]}'
@@ -212,10 +190,6 @@ class TestFiles:
         (tmp_path / "mine.csv").write_bytes(b"prompt\nplain\ncaf\xe9\n")
         with pytest.raises(UsageError, match=r"mine.csv is not UTF-8 .line 3: "):
             Prompts(str(tmp_path / "mine.csv")).prompts()
-
-    def test_a_line_of_a_table_ends_at_a_newline_alone(self, tmp_path: Path) -> None:
-        prompts = written(tmp_path, "mine.csv", "id,prompt\na,one\u2028still one\nb,two\x0c\n").prompts()
-        assert [prompt.text for prompt in prompts] == ["one\u2028still one", "two\x0c"]
 
     def test_a_prompt_of_a_table_may_be_long(self, tmp_path: Path) -> None:
         (prompt,) = written(tmp_path, "mine.csv", "prompt\n" + "a" * 2**20 + "\n").prompts()
@@ -262,11 +236,12 @@ def test_weights_without_a_tokenizer_refuse_messages() -> None:
 
 
 class TestCommand:
-    def test_prompts_and_a_backbone_are_enough(self, tmp_path: Path) -> None:
+    @pytest.fixture()
+    def mine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A file of one prompt in the working directory."""
+        monkeypatch.chdir(tmp_path)
         (tmp_path / "mine.txt").write_text("Once upon a time\n")
-        result = stride("run", "--backbone", "smollm2-135m", "--prompts", str(tmp_path / "mine.txt"), "--dry-run")
-        assert result.code == 0, result.out
-        assert "prompt_lookup.smollm2-135m" in result.out and "lookahead" in result.out
+        return tmp_path / "mine.txt"
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -275,47 +250,31 @@ class TestCommand:
             (("--backbone", "./mine.txt"), "./mine.txt is a file; give the folder of a transformers model"),
             (("--backbone", "."), ". holds no config.json; give the folder of a transformers model"),
             ((".",), ". is a folder and no suite; the folder of a model is given as --backbone ."),
+            (("quick", "--prompts", "mine.txt"), "--prompts is given 2 times; put the prompts into one file"),
+            (("quick", "--task", "humaneval"), "--task"),
         ],
     )
-    def test_what_is_no_model_is_named(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+    def test_what_is_no_model_and_what_contradicts_prompts_is_named(
+        self, mine: Path, arguments: tuple[str, ...], words: str
     ) -> None:
-        (tmp_path / "mine.txt").write_text("Once upon a time\n")
-        monkeypatch.chdir(tmp_path)
-        result = stride("run", *arguments, "--prompts", "mine.txt", "--dry-run")
+        result = stride("run", *arguments, "--prompts", mine.name, "--dry-run")
         assert result.code == 2 and words in result.err
 
-    def test_a_url_is_read_through_fsspec_and_one_that_cannot_be_read_is_one_error(self, tmp_path: Path) -> None:
-        file = tmp_path / "mine.txt"
-        file.write_text("Once upon a time\n")
-        result = stride("run", "--backbone", "smollm2-135m", "--prompts", file.as_uri(), "--dry-run")
+    def test_a_backbone_and_a_url_are_enough_and_one_that_cannot_be_read_is_one_error(self, mine: Path) -> None:
+        result = stride("run", "--backbone", "smollm2-135m", "--prompts", mine.as_uri(), "--dry-run")
         assert result.code == 0, result.err
-        for url in ("nonesuch://a/b.txt", (tmp_path / "absent.txt").as_uri()):
-            result = stride("run", "--backbone", "smollm2-135m", "--prompts", url, "--dry-run")
-            assert result.code == 2 and f"{url} cannot be read" in result.err and "Traceback" not in result.err
+        assert "prompt_lookup.smollm2-135m" in result.out and "lookahead" in result.out
+        for url in ("nonesuch://a/b.txt", mine.with_name("absent.txt").as_uri()):
+            assert f"{url} cannot be read" in refused(
+                "run", "--backbone", "smollm2-135m", "--prompts", url, "--dry-run"
+            )
+        alone = "or give --method, --task too; with --backbone, --prompts FILE is enough"
+        assert alone in refused("run", "--backbone", "tabular")
 
-    def test_two_files_are_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.txt").write_text("Once upon a time\n")
-        file = str(tmp_path / "mine.txt")
-        result = stride("run", "--backbone", "tabular", "--prompts", file, "--prompts", file, "--dry-run")
-        assert result.code == 2 and "--prompts is given 2 times; put the prompts into one file" in result.err
-
-    def test_a_backbone_alone_is_told_of_prompts(self) -> None:
-        result = stride("run", "--backbone", "tabular")
-        assert result.code == 2
-        assert "or give --method, --task too; with --backbone, --prompts FILE is enough" in result.err
-
-    def test_prompts_replace_the_tasks_of_a_suite(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.txt").write_text("Once upon a time\n")
-        result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--dry-run")
+    def test_prompts_replace_the_tasks_of_a_suite(self, mine: Path) -> None:
+        result = stride("run", "quick", "--prompts", mine, "--dry-run")
         assert result.code == 0, result.out
         assert "humaneval" not in result.out and ".prompts" in result.out
-
-    def test_prompts_beside_a_task_are_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.txt").write_text("Once upon a time\n")
-        result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--task", "humaneval", "--dry-run")
-        assert result.code == 2
-        assert "--prompts" in result.err and "--task" in result.err
 
 
 class TestPackages:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trimesh
 
-from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.core.task import Scored
 from stridebench.harness.errors import ContractError, OutputError, UsageError
 from stridebench.harness.record.outputs import Mesh
 from stridebench.harness.registry import TASKS
@@ -78,12 +78,8 @@ def test_a_shape_scores_at_the_floor_and_a_moved_one_above_it() -> None:
     values = [scores[name].value or 0.0 for name in Shapes.set_metrics]
     assert values[0] < values[1] < values[2]
     assert all(score.n == 10 and score.low and score.high and score.low < score.high for score in scores.values())
-
-
-def test_the_order_of_the_outputs_does_not_matter_to_the_floor_and_one_output_cannot_be_swapped() -> None:
-    right = scored(SMALL)
-    one, other = SMALL.score_set(right), SMALL.score_set(right[::-1])
-    assert one["retrieval_chamfer"].value == pytest.approx(other["retrieval_chamfer"].value)
+    again = SMALL.score_set(right[::-1])  # the order of the outputs does not matter
+    assert again["retrieval_chamfer"].value == pytest.approx(scores["retrieval_chamfer"].value)
     lone = SMALL.score_set(right[:1])["swapped_chamfer"]
     assert lone.value is None and "one shape" in lone.reason
 
@@ -141,9 +137,8 @@ def test_each_kind_of_file_gives_the_shape(tmp_path: Path, shape: Mesh, kind: st
     (prompt,) = task.prompts()
     condition = prompt.condition
     assert condition is not None and condition.shape == (400, 6) and condition.dtype == np.float32
-    assert np.abs(condition[:, :3]).max() <= 0.951 and np.linalg.norm(condition[:, 3:], axis=1) == pytest.approx(
-        np.ones(400), abs=1e-4
-    )
+    assert np.abs(condition[:, :3]).max() <= 0.951
+    assert np.linalg.norm(condition[:, 3:], axis=1) == pytest.approx(np.ones(400), abs=1e-4)
     scores = task.score(prompt, shape, [1, 2])
     assert scores["chamfer"] < 0.25 and scores["normal_consistency"] > 0.7 and scores["tokens"] == 2
 
@@ -154,9 +149,8 @@ def test_files_come_in_the_order_of_their_names(tmp_path: Path, shape: Mesh) -> 
     (tmp_path / "notes.txt").write_text("no shape")
     names = [prompt.id for prompt in PointClouds(folder=str(tmp_path), points=9, score_points=99).prompts()]
     assert names == ["npy.npy", "npz.npz", "obj.obj"]
-    assert [p.id for p in PointClouds(folder=str(tmp_path), points=9, score_points=99, limit=1).prompts()] == [
-        "npy.npy"
-    ]
+    (first,) = PointClouds(folder=str(tmp_path), points=9, score_points=99, limit=1).prompts()
+    assert first.id == "npy.npy"
 
 
 @pytest.mark.parametrize(
@@ -191,14 +185,6 @@ def test_a_folder_without_shapes_is_named(tmp_path: Path) -> None:
         says = "holds no shape" if folder == str(tmp_path) else "is not there.* as a parameter of the task"
         with pytest.raises(UsageError, match=says):
             PointClouds(folder=folder).prompts()
-    for wrong in ({"points": 0}, {"limit": -1}, {"score_points": 0}):
-        with pytest.raises(UsageError):
-            PointClouds(folder=str(tmp_path), **wrong)
-
-
-def test_a_prompt_of_another_task_has_no_reference() -> None:
-    with pytest.raises(KeyError):
-        reference(Prompt("x"))
 
 
 def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

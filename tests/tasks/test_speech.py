@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.core.task import Scored
 from stridebench.harness.errors import OutputError, UsageError
 from stridebench.harness.machine.extras import install_command
 from stridebench.harness.record.outputs import Picture
@@ -47,7 +47,7 @@ def test_the_splits_share_neither_sentence_nor_voice() -> None:
 def test_every_utterance_is_a_waveform_of_a_few_seconds(split: str) -> None:
     for prompt in Utterances(split).prompts():
         sound = prompt.condition
-        assert prompt.text is None and prompt.tokens is None
+        assert prompt.text is None and prompt.tokens is None and set(prompt.data) == {"reference"}
         assert sound is not None and sound.dtype == np.float32 and sound.ndim == 1
         assert 1.5 < len(sound) / RATE < 5
         assert 0.1 < np.abs(sound).max() <= 1 and 0.01 < sound.std() < 0.3
@@ -74,10 +74,7 @@ def test_a_file_is_read_as_the_sound_file_library_does() -> None:
         (lzma.compress(WAV)[:-100], r"x\.wav cannot be read as a WAV file"),
         (lzma.compress(b"RIFF"), r"x\.wav cannot be read as a WAV file"),
         (lzma.compress(WAV[:-100]), r"and \d+ bytes; it must have"),
-        (
-            lzma.compress(WAV.replace(b"\x80\x3e\0\0", b"\x40\x1f\0\0", 1)),
-            r"8000\) and",
-        ),
+        (lzma.compress(WAV.replace(b"\x80\x3e\0\0", b"\x40\x1f\0\0", 1)), r"8000\) and"),
     ],
     ids=["cut file", "cut head", "cut", "8 kHz"],
 )
@@ -94,8 +91,6 @@ def test_damaged_data_says_where(tmp_path: Path) -> None:
     (tmp_path / "utterances.jsonl").write_text('{"id": "1", "split": "test"}\n')
     with pytest.raises(UsageError, match=r"utterances\.jsonl:1: an utterance has the texts id, split"):
         utterances._prompts(tmp_path, "test")
-    with pytest.raises(UsageError, match="choose one of test, train"):
-        Utterances("dev")
 
 
 def test_transcripts_are_scored_one_by_one_and_together() -> None:
@@ -173,14 +168,9 @@ def libri(tmp_path: Path) -> Path:
 
 def test_a_part_of_librispeech_is_read_in_order(libri: Path) -> None:
     prompts = LibriSpeech(str(libri)).prompts()
-    assert [prompt.id for prompt in prompts] == [
-        "librispeech/1089-134686-0000",
-        "librispeech/1089-134686-0001",
-        "librispeech/1089-134686-0002",
-        "librispeech/1089-134691-0000",
-        "librispeech/61-70968-0000",
-        "librispeech/61-70968-0001",
-    ]
+    names = ("1089-134686-0000", "1089-134686-0001", "1089-134686-0002", "1089-134691-0000")
+    names += ("61-70968-0000", "61-70968-0001")
+    assert [prompt.id for prompt in prompts] == [f"librispeech/{name}" for name in names]
     assert [prompt.category for prompt in prompts] == ["1089"] * 4 + ["61"] * 2
     assert prompts[1].data["reference"] == "HE SAID WORD 1"
     sound = prompts[1].condition
@@ -220,8 +210,6 @@ def test_a_missing_folder_says_where_the_data_comes_from(tmp_path: Path, monkeyp
         LibriSpeech().prompts()
     with pytest.raises(UsageError, match=r"has no SPEAKER/CHAPTER/SPEAKER-CHAPTER\.trans\.txt"):
         LibriSpeech(str(tmp_path)).prompts()
-    with pytest.raises(UsageError, match="limit=-1"):
-        LibriSpeech(limit=-1)
 
 
 @pytest.mark.parametrize(
@@ -239,36 +227,28 @@ def test_malformed_lines_and_missing_recordings_say_which(libri: Path, line: str
         LibriSpeech(str(libri)).prompts()
 
 
+ODD_FRAMES = b"RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\x01" + b"\0" * 8 + b"\x02\x20\x10\0data\x02" + b"\3" * 5
+"""257 channels, and no whole frame of them."""
+
+
 @pytest.mark.parametrize(
     ("sound", "says"),
     [
         ({"rate": 8000}, "1 channels at 8000 Hz; convert it to mono at 16000 Hz"),
         ({"channels": 2}, "2 channels at 16000 Hz"),
         ({"width": 1}, "8 bits a sample"),
+        (b"RIFF", "cannot be read"),
+        (ODD_FRAMES, "cannot be read"),
     ],
+    ids=["rate", "channels", "bits", "header", "frames"],
 )
-def test_sound_of_another_rate_or_shape_is_refused(tmp_path: Path, sound: dict[str, int], says: str) -> None:
-    write_wav(tmp_path / "x.wav", tone(0), **sound)
+def test_sound_of_another_shape_or_cut_off_is_refused(tmp_path: Path, sound: Any, says: str) -> None:
+    if isinstance(sound, bytes):
+        (tmp_path / "x.wav").write_bytes(sound)
+    else:
+        write_wav(tmp_path / "x.wav", tone(0), **sound)
     with pytest.raises(UsageError, match=says):
         read_sound(tmp_path / "x.wav")
-
-
-ODD_FRAMES = (
-    b"RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\x01" + b"\0" * 8 + b"\x02\x20\x10\0data\x02\x03\x04\x05\x06\x07"
-)
-"""257 channels, and no whole frame of them."""
-
-
-@pytest.mark.parametrize("content", [b"RIFF", ODD_FRAMES], ids=["header", "frames"])
-def test_a_wav_file_that_was_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.wav").write_bytes(content)
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_sound(tmp_path / "x.wav")
-
-
-def test_a_prompt_carries_its_waveform_beside_what_the_scorer_needs() -> None:
-    prompt = Utterances().prompts()[0]
-    assert isinstance(prompt, Prompt) and set(prompt.data) == {"reference"}
 
 
 def test_no_recording_of_a_benchmark_is_trained_on() -> None:
@@ -277,11 +257,8 @@ def test_no_recording_of_a_benchmark_is_trained_on() -> None:
     assert {speech.digest(prompt.data["reference"]) for prompt in test} == speech.SENTENCES
     assert {prompt.category for prompt in test} == speech.VOICES and len(speech.READERS) == 40
     for prompt in test:
-        words_of_prompt = str(prompt.data["reference"])
-        assert speech.in_benchmark("awb", words_of_prompt.upper().replace(".", "")) and speech.in_benchmark(
-            prompt.category, "Another sentence."
-        )
+        assert speech.in_benchmark("awb", str(prompt.data["reference"]).upper().replace(".", ""))
+        assert speech.in_benchmark(prompt.category, "Another sentence.")
     assert not any(speech.in_benchmark(prompt.category, prompt.data["reference"]) for prompt in train)
-    assert speech.in_benchmark("1089", "HE HOPED THERE WOULD BE STEW FOR DINNER") and not speech.in_benchmark(
-        "19", "CHAPTER ONE"
-    )
+    assert speech.in_benchmark("1089", "HE HOPED THERE WOULD BE STEW FOR DINNER")
+    assert not speech.in_benchmark("19", "CHAPTER ONE")

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +62,6 @@ class TestWorld:
             ("1324" + GRID[4:], 4),  # and so do both upper boxes
             (GRID[:-1] + ".", 3),
             (GRID[:-1], 3),
-            ("1" * 16, 12),
             ("", 12),
         ],
     )
@@ -80,14 +78,14 @@ class TestWorld:
 
     def test_the_split_is_by_the_text_of_the_puzzle(self) -> None:
         training, held_out = (
-            list(islice(sudoku.puzzles(np.random.default_rng(seed), held_out), 3000))
+            list(islice(sudoku.puzzles(np.random.default_rng(seed), held_out), 1000))
             for seed, held_out in ((0, False), (1, True))
         )
         assert not {puzzle.clues for puzzle in training} & {puzzle.clues for puzzle in held_out}
         assert all(sudoku.solves(puzzle.clues, puzzle.answer) for puzzle in (*training, *held_out))
         given_counts = {sudoku.CELLS - puzzle.clues.count(sudoku.HIDDEN) for puzzle in training}
         assert given_counts == set(sudoku.CLUES)
-        again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 3000)
+        again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 1000)
         assert training == list(again)
 
 
@@ -153,27 +151,19 @@ class TestPerplexity:
 
 
 class TestNoise:
-    @pytest.mark.parametrize("name", SCHEDULES)
-    @pytest.mark.parametrize("count", [1, 2, 5, 8])
-    def test_every_schedule_weights_a_number_of_masked_cells_alike(self, name: Any, count: int) -> None:
-        """The integral over t of weight p^m (1 - p)^(L - m) is that of 1 / p over p: the beta function B(m, L - m + 1).
-
-        With m = L = 8 the log-linear schedule, which ends at p = 0.999, lacks 0.8 %; with m = 1 the first 1e-3 of t
-        is missing too: about L times as much of p there.
-        """
-        t = torch.linspace(1e-3, 1, 400_001, dtype=torch.float64)[:-1]
-        p, weight = SCHEDULES[name](t)
-        integral = torch.trapezoid(weight * p**count * (1 - p) ** (8 - count), t)
-        beta = math.gamma(count) * math.gamma(9 - count) / math.gamma(9)
-        assert float(integral) == pytest.approx(beta, rel=0.06 if count == 1 else 0.01)
-
-    def test_schedules_equal_the_values_by_hand(self) -> None:
-        t = torch.tensor([0.5])
-        assert [float(x) for x in SCHEDULES["linear"](t)] == pytest.approx([0.5, 2])
-        assert [float(x) for x in SCHEDULES["cosine"](t)] == pytest.approx([0.5, math.pi])
-        assert [float(x) for x in SCHEDULES["log_linear"](t)] == pytest.approx(
-            [1 - 1000**-0.5, math.log(1000) / (1000**0.5 - 1)]
-        )
+    @pytest.mark.parametrize(
+        ("name", "t", "masked", "weight"),
+        [
+            ("linear", 0.25, 0.25, 4),
+            ("linear", 0.5, 0.5, 2),
+            ("cosine", 1 / 3, 0.25, math.pi * 3**0.5),
+            ("cosine", 0.5, 0.5, math.pi),
+            ("log_linear", 1 / 3, 0.9, math.log(1000) / 9),
+            ("log_linear", 0.5, 1 - 1000**-0.5, math.log(1000) / (1000**0.5 - 1)),
+        ],
+    )
+    def test_schedules_equal_the_values_by_hand(self, name: Any, t: float, masked: float, weight: float) -> None:
+        assert [float(x) for x in SCHEDULES[name](torch.tensor([t]))] == pytest.approx([masked, weight])
 
     @pytest.mark.parametrize("name", SCHEDULES)
     def test_an_uninformed_model_has_the_nats_of_a_uniform_guess(self, name: Any) -> None:
@@ -195,31 +185,24 @@ class Level(nn.Module):
         return SimpleNamespace(logits=torch.zeros(*input_ids.shape, len(IDS)))
 
 
-class TestModels:
-    def test_the_masked_model_sees_both_sides_and_the_twin_the_left(self) -> None:
-        torch.manual_seed(0)
-        model = Sudoku(schedule=None, **TINY).build({}).eval()
-        ids = rows(np.random.default_rng(0), 1, held_out=False)
-        other = ids.clone()
-        other[0, -1] = ids[0, -1] % 4 + 1
-        moved = [
-            (logits_of(model, ids, side) - logits_of(model, other, side))[0, :-1, 1:5].abs().amax(1)
-            for side in (True, False)
-        ]
-        assert moved[0].max() == 0 and moved[1].min() > 0
-        assert logits_of(model, ids, True)[..., IDS.index("<|mask|>")].eq(float("-inf")).all()
+def trained(recipe: Any, folder: Path) -> nn.Module:
+    """The model of a checkpoint, rounded as the exported one is."""
+    model: nn.Module = recipe.build({}).eval()
+    body = torch.load(folder / "checkpoint.pt", weights_only=True)["mean"]
+    model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
+    return model
 
+
+class TestModels:
     @pytest.mark.parametrize("name", ["sudoku-masked", "sudoku-ar"])
     def test_what_is_exported_is_what_was_trained(self, name: str, tmp_path: Path) -> None:
         tiny = replace(RECIPES.get(name), **TINY)
         train(name, tiny, tmp_path, {})
-        torch.manual_seed(0)
-        model = tiny.build({}).eval()
-        body = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["mean"]
-        model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
+        model = trained(tiny, tmp_path)
         ids = rows(np.random.default_rng(0), 1, held_out=True)[0]
         ids[-5:] = IDS.index("<|mask|>") if tiny.schedule else ids[-5:]
         expected = logits_of(model, ids[None], causal=tiny.schedule is None)[0]
+        assert expected[:, IDS.index("<|mask|>")].eq(float("-inf")).all()
         kind = MaskedModel if tiny.schedule else HFCausal
         loaded = kind.load(name, {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
         assert found_laws(loaded, ids)[:, :-1].sub(expected[:, :-1]).abs().max() < 1e-4
@@ -229,12 +212,8 @@ class TestModels:
     def test_the_model_of_uniform_noise_reads_the_puzzle_once_and_its_last_logits(self, tmp_path: Path) -> None:
         """Logits of two passes over a canvas, the second one conditioned, are those of the model that was trained."""
         tiny = replace(RECIPES.get("sudoku-uniform"), **TINY)
-        figures = train("sudoku-uniform", tiny, tmp_path, {})
-        assert figures.finished
-        torch.manual_seed(0)
-        model = tiny.build({}).eval()
-        body = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["mean"]
-        model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
+        assert train("sudoku-uniform", tiny, tmp_path, {}).finished
+        model = trained(tiny, tmp_path)
         ids = rows(np.random.default_rng(0), 1, held_out=True)[0]
         params = {"source": {"folder": str(tmp_path)}}
         loaded = MaskedModel.load("sudoku-uniform", {**params, "noise": "uniform"}, "fp32", "cpu")
@@ -295,7 +274,6 @@ def test_the_shipped_models_have_what_their_cards_say(name: str) -> None:
     model, card = presets.load(SHIPPED[name], "fp32"), json.loads((shipped(name) / "card.json").read_text())
     recipe = RECIPES.get(name)
     assert (card["name"], card["steps"], card["data"]) == (name, recipe.steps, recipe.source)
-    assert card["sha256"]["model.safetensors"] == sha256((shipped(name) / "model.safetensors").read_bytes()).hexdigest()
     assert model.capabilities.vocabulary == len(IDS) and card["figures"]["solved_greedy"] > SOLVED[name]
 
 
@@ -315,10 +293,7 @@ def test_the_shipped_twin_solves() -> None:
 
 def test_the_twins_perplexity_finds_right_answers_likelier() -> None:
     task, prompt = SudokuTask(), SudokuTask(1).prompts()[0]
-    right = next(
-        text
-        for text in ("".join(map(str, grid)) for grid in sudoku.grids())
-        if sudoku.solves(prompt.data["shown"], text)
-    )
+    texts = ["".join(map(str, grid)) for grid in sudoku.grids()]
+    right = next(text for text in texts if sudoku.solves(prompt.data["shown"], text))
     turned = right[1:] + right[:1]
     assert task.score(prompt, right, ())["nats"] + 0.5 < task.score(prompt, turned, ())["nats"]

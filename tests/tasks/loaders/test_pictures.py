@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from stridebench.harness.core.task import Prompt, Scored
+from stridebench.harness.core.task import Prompt, Scored, SetScore, Task
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.outputs import Picture
 from stridebench.harness.registry import TASKS
 from stridebench.tasks.coco import Coco
-from stridebench.tasks.geneval import GenEval
 from stridebench.tasks.loaders.pictures import choose
 from stridebench.tasks.metrics import dpg, geneval
 from stridebench.tasks.metrics.image_weights import CLIP_B32, WeightFile
@@ -31,24 +33,14 @@ class TestEvery:
         assert all(p.text and p.tokens is None for p in first)
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_missing_data_names_the_place_the_origin_and_what_to_do(self, name, tmp_path, monkeypatch):
-        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        with pytest.raises(UsageError) as error:
-            TASKS.get(name)().prompts()
-        assert f"{tmp_path}/data" in str(error.value)
-        assert "It comes from" in str(error.value) and "put it there" in str(error.value)
-
-    @pytest.mark.parametrize("name", NAMES)
     def test_data_in_the_data_folder_is_found_without_a_parameter(
         self, name, picture_files, picture_tasks, monkeypatch
     ):
         (picture_files / "data").symlink_to(picture_files)
         monkeypatch.setenv("STRIDE_CACHE", str(picture_files))
         if name == "laion_coco":
-            write_table(
-                pyarrow.table({"URL": ["u", ""], "top_caption": ["a cat", "a dog"]}),
-                picture_files / "laion_coco.parquet",
-            )
+            table = pyarrow.table({"URL": ["u", ""], "top_caption": ["a cat", "a dog"]})
+            write_table(table, picture_files / "laion_coco.parquet")
         assert [p.text for p in TASKS.get(name)().prompts()] == [p.text for p in picture_tasks[name].prompts()]
 
     @pytest.mark.parametrize("name", NAMES)
@@ -67,16 +59,13 @@ class TestEvery:
 
 
 class TestChoice:
-    def test_a_seed_chooses_and_keeps_the_order(self):
+    def test_a_seed_chooses_and_keeps_the_order_and_more_prompts_keep_those_that_were_chosen(self):
         prompts = [Prompt(f"p/{i}", "x") for i in range(50)]
+        assert {p.id for p in choose(prompts, 5, 2)} < {p.id for p in choose(prompts, 6, 2)}
         one, two = choose(prompts, 10, 0), choose(prompts, 10, 1)
         assert len(one) == 10 and one != two and one == choose(prompts, 10, 0)
         assert [p.id for p in one] == sorted((p.id for p in one), key=lambda name: int(name[2:]))
         assert choose(prompts, 0, 0) == tuple(prompts) == choose(prompts, 99, 3)
-
-    def test_more_prompts_keep_those_that_were_chosen(self):
-        prompts = [Prompt(f"p/{i}", "x") for i in range(50)]
-        assert set(p.id for p in choose(prompts, 5, 2)) < set(p.id for p in choose(prompts, 6, 2))
 
     def test_a_task_passes_count_and_seed_on(self, picture_files):
         task = T2ICompBench(folder=str(picture_files / "t2i_compbench"), limit=3, seed=4)
@@ -95,13 +84,11 @@ class TestScoreSet:
         assert set(task.score_set(outputs)) == set(task.own) <= set(task.set_metrics)
 
     def test_scorers_are_computed_from_the_tasks_own_parameters(self, picture_files):
-        task = Coco(
-            file=str(picture_files / "captions_val2017.json"), scorers=("clip_score",), weights=str(picture_files)
-        )
+        file = str(picture_files / "captions_val2017.json")
+        task = Coco(file=file, scorers=("clip_score",), weights=str(picture_files))
         scores = task.score_set([scored(prompt) for prompt in task.prompts()])
-        assert (
-            list(scores) == ["clip_score"] and f"ViT-L-14.pt is not in {picture_files}" in scores["clip_score"].reason
-        )
+        assert list(scores) == ["clip_score"]
+        assert f"ViT-L-14.pt is not in {picture_files}" in scores["clip_score"].reason
 
     @pytest.mark.parametrize(
         ("name", "figures", "file"),
@@ -116,16 +103,18 @@ class TestScoreSet:
         (tmp_path / file.file).write_bytes(b"forged")
         assert f"begins with {file.sha256}" in task.score_set(outputs)[figures[0]].reason
 
-    def test_a_present_judge_says_how_to_get_the_figure(self, picture_tasks, tmp_path, monkeypatch):
+    def test_a_judge_that_is_present_or_has_no_published_hash_says_how_to_get_the_figure(
+        self, picture_tasks, tmp_path, monkeypatch
+    ):
+        def scores_of(task: Task) -> Mapping[str, SetScore]:
+            return task.score_set([scored(prompt) for prompt in task.prompts()])
+
         monkeypatch.setattr("stridebench.tasks.metrics.image_weights.check", lambda path, published: None)
         (tmp_path / geneval.DETECTOR.file).write_bytes(b"")
-        scores = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in picture_tasks["geneval"].prompts()])
-        assert "Mask2Former under mmdet" in scores["geneval_overall"].reason
-        assert "stridebench.tasks.metrics.geneval" in scores["geneval_overall"].reason
-
-    def test_judges_without_published_hashes_say_what_they_are(self, picture_tasks):
-        scores = picture_tasks["dpg_bench"].score_set([scored(p) for p in picture_tasks["dpg_bench"].prompts()])
+        reason = scores_of(replace(picture_tasks["geneval"], weights=str(tmp_path)))["geneval_overall"].reason
+        assert "Mask2Former under mmdet" in reason and "stridebench.tasks.metrics.geneval" in reason
+        scores = scores_of(picture_tasks["dpg_bench"])
         assert all("mPLUG" in scores[figure].reason for figure in dpg.FIGURES)
-        scores = picture_tasks["t2i_compbench"].score_set([scored(p) for p in picture_tasks["t2i_compbench"].prompts()])
+        scores = scores_of(picture_tasks["t2i_compbench"])
         assert "BLIP-VQA" in scores["t2i_color"].reason and "UniDet" in scores["t2i_spatial"].reason
         assert CLIP_B32.file in scores["t2i_non_spatial"].reason

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stridebench.harness.errors import OutputError, StoreError, UsageError
+from stridebench.harness.errors import OutputError, StoreError
 from stridebench.harness.record import outputs
 from stridebench.harness.record.outputs import Mesh
 from stridebench.tasks.metrics.mesh import (
@@ -101,11 +99,8 @@ def test_each_scale_has_its_size() -> None:
     assert np.abs(cube).max() == pytest.approx(0.95) and cube.min() == pytest.approx(-0.95)
     assert np.linalg.norm(sphere, axis=1) == pytest.approx(np.ones(8))
     assert scaled(large, "none") is large
-    assert (
-        compare(box(), box(5.0, 3.0), Protocol(scale="cube")).chamfer
-        < 0.2
-        < compare(box(), box(5.0), Protocol()).chamfer
-    )
+    assert compare(box(), box(5.0, 3.0), Protocol(scale="cube")).chamfer < 0.2
+    assert compare(box(), box(5.0), Protocol()).chamfer > 0.2
 
 
 @given(st.integers(1, 4), st.floats(0.1, 5))
@@ -147,12 +142,6 @@ def test_scores_have_all_metrics() -> None:
     assert tuple(result) == METRICS and result["tokens"] == 77 and result["faces"] == 12
 
 
-@pytest.mark.parametrize("wrong", [{"scale": "box"}, {"points": 0}])
-def test_wrong_protocols_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        Protocol(**wrong)  # type: ignore[arg-type]  # on purpose
-
-
 def test_a_sheet_shows_meshes(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
@@ -161,18 +150,11 @@ def test_a_sheet_shows_meshes(tmp_path: Path) -> None:
     paths = [outputs.save(mesh, tmp_path / name) for name, mesh in (("a", box(-0.5)), ("b", square(0)))]
     pixels = imread(meshes.write([path for path in paths if path], tmp_path / "s" / "sheet.png", ["one", "two"]))
     left, right = (half[..., :3].min(2) < 0.9 for half in np.array_split(pixels, 2, axis=1))
-    assert (
-        left[30:].sum() > 2 * right[30:].sum() > 100
-    )  # a box covers more of its half than a square seen from the side
+    # a box covers more of its half than a square seen from the side
+    assert left[30:].sum() > 2 * right[30:].sum() > 100
     blue = pixels[..., 2] - pixels[..., 0] > 0.1
     assert blue.mean() > 0.05
     (tmp_path / "c.ply").write_text("ply\n")
     for wrong in ([tmp_path / "c.ply"], [tmp_path / "absent.ply"], []):
         with pytest.raises(StoreError):
             meshes.write(wrong, tmp_path / "sheet.png")
-
-
-def test_the_sheet_needs_no_torch() -> None:
-    check = "import sys, stridebench.reports.meshes; assert 'torch' not in sys.modules"
-    root = Path(__file__).resolve().parents[3]
-    subprocess.run([sys.executable, "-c", check], cwd=root, check=True)

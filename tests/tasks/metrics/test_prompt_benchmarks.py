@@ -15,6 +15,8 @@ from stridebench.tasks.metrics import t2i_compbench as t2i
 BENCH = {"class": "bench", "count": 1}
 RED_BENCH = {**BENCH, "color": "red"}
 COW = {"class": "cow", "count": 1}
+THREE = {"include": [{"class": "cow", "count": 3}], "exclude": [{"class": "cow", "count": 4}]}
+LEFT = {"include": [COW, {**BENCH, "position": ["left of", 0]}]}
 
 
 def at(x: float, y: float, size: float = 100, score: float = 0.95, colour: str = "") -> geneval.Detection:
@@ -44,42 +46,26 @@ class TestGenEvalJudge:
         [
             ({"bench": [at(0, 0)]}, {"include": [BENCH]}, True),
             ({}, {"include": [BENCH]}, False),
-            ({"bench": [at(0, 0)], "cow": [at(9, 9)]}, {"include": [BENCH, {"class": "cow", "count": 1}]}, True),
+            ({"bench": [at(0, 0)], "cow": [at(9, 9)]}, {"include": [BENCH, COW]}, True),
             # counting: three asked for, a fourth is excluded
-            (
-                {"cow": [at(0, 0)] * 3},
-                {"include": [{"class": "cow", "count": 3}], "exclude": [{"class": "cow", "count": 4}]},
-                True,
-            ),
-            (
-                {"cow": [at(0, 0)] * 4},
-                {"include": [{"class": "cow", "count": 3}], "exclude": [{"class": "cow", "count": 4}]},
-                False,
-            ),
+            ({"cow": [at(0, 0)] * 3}, THREE, True),
+            ({"cow": [at(0, 0)] * 4}, THREE, False),
             # the surest object alone is asked for its colour
             ({"bench": [at(0, 0, colour="red"), at(9, 9)]}, {"include": [RED_BENCH]}, True),
             ({"bench": [at(0, 0, colour="blue"), at(9, 9, colour="red")]}, {"include": [RED_BENCH]}, False),
             # position: the second object against the first
-            (
-                {"cow": [at(300, 0)], "bench": [at(0, 0)]},
-                {"include": [COW, {**BENCH, "position": ["left of", 0]}]},
-                True,
-            ),
-            (
-                {"cow": [at(0, 0)], "bench": [at(300, 0)]},
-                {"include": [COW, {**BENCH, "position": ["left of", 0]}]},
-                False,
-            ),
-            ({"bench": [at(0, 0)]}, {"include": [COW, {**BENCH, "position": ["left of", 0]}]}, False),
+            ({"cow": [at(300, 0)], "bench": [at(0, 0)]}, LEFT, True),
+            ({"cow": [at(0, 0)], "bench": [at(300, 0)]}, LEFT, False),
+            ({"bench": [at(0, 0)]}, LEFT, False),
         ],
-    )  # fmt: skip
+    )
     def test_a_picture_is_right_if_every_clause_holds(self, boxes, metadata, correct):
         judged = geneval.judge(boxes, metadata)
         assert judged.correct is correct and bool(judged.reasons) is not correct
 
     def test_the_reason_says_what_is_lacking(self):
-        judged = geneval.judge({"bench": [at(0, 0, colour="blue")]}, {"include": [RED_BENCH]})
-        assert judged.reasons == ("expected red bench>=1, found 0",)
+        lacking = geneval.judge({"bench": [at(0, 0, colour="blue")]}, {"include": [RED_BENCH]})
+        assert lacking.reasons == ("expected red bench>=1, found 0",)
 
 
 def result_lines(right: dict[str, list[list[bool]]]) -> list[str]:
@@ -111,15 +97,7 @@ class TestGenEvalSummary:
         lines = result_lines(SIX)
         (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
         summary = geneval.summary(geneval.read_results(tmp_path / "results.jsonl"))
-        shares = {
-            "single_object": 1,
-            "two_object": 0.5,
-            "counting": 0.25,
-            "colors": 0.75,
-            "position": 0,
-            "color_attr": 0.25,
-        }
-        assert {name: summary[f"geneval_{name}"].value for name in shares} == shares
+        assert [summary[f"geneval_{name}"].value for name in SIX] == [1, 0.5, 0.25, 0.75, 0, 0.25]
         assert summary["geneval_overall"].value == pytest.approx(2.75 / 6)
         assert summary["geneval_overall"].n == 19 and summary["geneval_counting"].n == 4
         assert summary["geneval_overall"].low is None  # three of the families have fewer than four prompts
