@@ -118,9 +118,11 @@ EVERY_FD = "import os, pickle\nfor fd in range(64):\n    try: os.write(fd, {data
 EQUAL = "class E{base}:\n    __eq__ = lambda *a: True\n    __hash__ = lambda *a: 0\n"
 CHEATS = {
     "a wrong answer": "f = lambda x: x",
+    "nothing": "",
     "an exit": "import os\ndef f(x): os._exit(0)",
     "an exit while it is defined": "import os\nos._exit(0)",
     "a system exit": "import sys\ndef f(x): sys.exit(0)",
+    "a printed pass": "f = print('[\"passed\", \"\"]', flush=True)",
     "a written pass": EVERY_FD.format(data='b\'["passed", ""]\''),
     "junk": EVERY_FD.format(data="b'x' * 70_000"),
     "values before the call": EVERY_FD.format(data="pickle.dumps(('value', 4)) * 9"),
