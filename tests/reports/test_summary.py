@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 
 from stridebench.harness.record.columns import STEP_FIELDS
-from stridebench.harness.record.metrics import METRICS as RECORD_METRICS
-from stridebench.harness.record.metrics import value
 from stridebench.harness.record.stats import FloatArray, Interval, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
@@ -83,15 +81,6 @@ def test_without_a_shared_prompt_or_without_timing_nothing_is_predicted() -> Non
     assert row["flags"] == "not timed (timing: off)"
 
 
-@pytest.mark.slow
-def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
-    cell = suite(6).cell("t0-spec")
-    row = frame.set_index("cell").loc["t0-spec"]
-    sums = FinishedCell.of(cell).totals
-    for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
-        assert row[name] == pytest.approx(value(RECORD_METRICS[name], sums))
-
-
 def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
     store = tiny().skip(meta("tree", label="tree"), "needs TREE_MASK")
     store.body["cells"]["later"] = {"label": "later"}
@@ -104,13 +93,6 @@ def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
 
 def flags(store: FakeStore) -> str:
     return str(summarise(store).set_index("cell").loc["m", "flags"])
-
-
-def test_a_dead_drafter_raises_an_alarm() -> None:
-    dead = [record(f"p{i}", [step(0, 2, tested=1)] * 50) for i in range(4)]
-    assert "dead drafter" in flags(tiny().add(meta("m"), dead))
-    few = [record(f"p{i}", [step(0, 2, tested=1)] * 49) for i in range(4)]  # 196 tested: too few to say
-    assert "dead drafter" not in flags(tiny().add(meta("m"), few))
 
 
 def test_an_adapter_on_rounded_weights_is_flagged() -> None:
@@ -277,12 +259,6 @@ def test_full_agreement_has_an_interval_with_a_width(frame: pd.DataFrame) -> Non
     row = frame.set_index("cell").loc["t0-spec"]
     assert (row["agreement"], row["agreement_high"]) == (1.0, 1.0)
     assert row["agreement_low"] == pytest.approx(0.05 ** (1 / 6))
-
-
-def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
-    row = frame.set_index("cell").loc["t0-ar"]
-    assert 0 <= row["score.pass@1_low"] <= row["score.pass@1"] <= row["score.pass@1_high"] <= 1
-    assert row["score.pass@1_n"] == 6
 
 
 def test_a_score_of_all_outputs_has_its_bounds_and_one_that_could_not_be_computed_is_left_out() -> None:
@@ -457,6 +433,7 @@ def test_bounds_of_flags_lie_where_the_guide_says() -> None:
     words = ("invalid: 2 of 19 failed", "dead drafter", "tokens are dist", "log-probabilities are dist")
     shown = measured_flags(loud, [], samples, frame)
     assert all(flag.startswith(word) for flag, word in zip(shown, words, strict=True))
+    assert len(measured_flags(loud, [], samples, pd.DataFrame({"tested": [199.0]}))) == 3  # too few to call it dead
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,6 @@ def test_every_printed_number_is_a_fact(name: str) -> None:
     assert {line.model for line in lines} <= set(presets.by_name())
 
 
-def test_captions_say_the_switches_that_the_paper_names_and_that_it_defines_neither() -> None:
-    layouts = papers()["cross_regression"].tables
-    for number, what in ((7, "look-ahead"), (8, "look-ahead"), (9, "bidirectional mask"), (10, ""), (11, "")):
-        layout = layouts[f"cross_regression_table{number}"]
-        assert what in layout.caption and any("does not say what" in note for note in layout.first_notes) == bool(what)
-
-
 @pytest.mark.parametrize("number", [7, 10, 14])
 def test_every_printed_row_of_a_table_has_a_cell_in_the_authors_suite(number: int) -> None:
     cells = expand(resolve.of_command("papers/cross_regression --only real")).cells

@@ -26,6 +26,7 @@ from tests.support.paper_runs import (
     paper_run,
     picture,
     run_of,
+    table_of,
     top_ks,
     windows,
     with_pictures,
@@ -78,9 +79,6 @@ def seeded(folder: Path) -> FakeStore:
 # scores of the run's own task
 
 
-SCORED = [name for name in paper_files.papers()["sjdpp"].tables if paper_files.printed(name).layout.if_measured]
-
-
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
     """Every picture of the cells in ``right`` is right, and every second picture of the others."""
     for cell in store.sealed_cells.values():
@@ -90,31 +88,18 @@ def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("s
     return store
 
 
-def sheet(store: FakeStore, table: str) -> pd.DataFrame:
-    (table_of_report,) = report.printed_table(table, run_of(store))
-    return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
-
-
-def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> None:
-    assert set(SCORED) == {f"sjdpp_table{i}" for i in (1, 3, 4, 5, 6, 7, 8)}
-
-
 def test_own_scores_are_those_of_the_pictures() -> None:
-    table = sheet(scored(paper_run()), "sjdpp_table5").set_index("Configuration")
-    column = table["Share of right pictures, measured"]
-    half, all_ = (stats.score(pd.Series(one, index_of(6))) for one in ([0.0, 1.0] * 3, [1.0] * 6))
+    column = table_of(scored(paper_run()), "sjdpp_table5")["Share of right pictures, measured"]
+    index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
+    half, all_ = (stats.score(pd.Series(one, index)) for one in ([0.0, 1.0] * 3, [1.0] * 6))
     assert half is not None and all_ is not None
     assert column["Autoregressive Decoding"] == f"0.500 [{half.low:.3f}, {half.high:.3f}]"
     assert column["SJD"] == f"1.000 [{all_.low:.3f}, {all_.high:.3f}]"
     assert column["EAGLE"] == UNMEASURED
-    digits = sheet(scored(paper_run(), "named"), "sjdpp_table7")
+    digits = table_of(scored(paper_run(), "named"), "sjdpp_table7")
     assert [title for title in digits if "Share" in title] == [
         f"Share of digits named as asked, {side}" for side in ("printed", "measured")
     ]
-
-
-def index_of(prompts: int) -> pd.MultiIndex:
-    return pd.MultiIndex.from_product([[f"p{i}" for i in range(prompts)], [0]], names=["prompt", "repetition"])
 
 
 def test_scores_of_another_detector_are_noted() -> None:
