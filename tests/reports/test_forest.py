@@ -24,15 +24,8 @@ def cell(label: str, verdict: str, speed: tuple[float, float, float], **more: An
     named = dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
     quality = {"score.overall": 1.0, "score.overall_low": 0.9, "score.overall_high": 1.0, "audit_visible_tv": 0.1}
     row = {"label": label, "verdict": verdict, "role": "method", **named, "speedup_n": 12, "predicted": speed[0]}
-    return {
-        **SETTING,
-        **row,
-        **quality,
-        "logprob_diff": 0.0,
-        "logprob_diff_low": -0.1,
-        "logprob_diff_high": 0.1,
-        **more,
-    }
+    likelihood = {"logprob_diff": 0.0, "logprob_diff_low": -0.1, "logprob_diff_high": 0.1}
+    return {**SETTING, **row, **quality, **likelihood, **more}
 
 
 @pytest.fixture

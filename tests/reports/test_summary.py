@@ -116,7 +116,7 @@ def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     assert alone == "1 of 10 failed: no end, give more tokens"
 
 
-@pytest.mark.parametrize(("ms", "flag"), [(10.0, ""), (9.7, ""), (8.5, "0.85x"), (2.3, "0.23x"), (44.0, "4.40x")])
+@pytest.mark.parametrize(("ms", "flag"), [(9.7, ""), (8.5, "0.85x"), (44.0, "4.40x")])
 def test_autoregressive_decoding_unlike_itself_is_flagged_on_every_row(ms: float, flag: str) -> None:
     """Both sets decode one token a step, so only a disturbed clock makes one of them faster."""
     store = empty()
@@ -136,7 +136,7 @@ def load(rng: np.random.Generator, decodes: int, stays: float, slower: float) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stays", "slower"), [(0.0, 1.02), (0.5, 1.3), (0.9, 1.5), (0.98, 2.0)])
+@pytest.mark.parametrize(("stays", "slower"), [(0.0, 1.02), (0.98, 2.0)])
 def test_intervals_hold_their_coverage_under_load_that_is_correlated_in_time(stays: float, slower: float) -> None:
     """Cells take turns on each prompt, so a ratio is over neighbours in time; 100 runs of 24 prompts, half as long."""
     prompts = pd.MultiIndex.from_product([range(24), [0]], names=["prompt", "repetition"])

@@ -63,22 +63,17 @@ def test_the_first_line_of_a_pass_names_the_drop_of_figures_that_moved() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [4, pytest.param(10, marks=pytest.mark.audit)])
-def test_power_and_false_alarm_rate_are_as_stated(number: int) -> None:
-    """Pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails half of them or more, A/A none.
+def test_power_and_false_alarm_rate_are_as_stated() -> None:
+    """Pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails half of four or more, A/A none.
 
     How often larger simulations fail is in `reports/data/results/gate.yaml`.
     """
-    pairs = [
-        gate(
-            run(Sim(rate, seed=100 * i + 1), repetitions=2),
-            make_baseline(run(Sim(0.6, seed=100 * i + 2), repetitions=2)),
-        ).verdict
+    verdicts = [
+        gate(run(Sim(rate, seed=seed), repetitions=2), make_baseline(run(Sim(seed=seed + 1), repetitions=2))).verdict
         for rate in (0.54, 0.6)
-        for i in range(number)
+        for seed in (1, 101, 201, 301)
     ]
-    assert pairs[:number].count("fail") >= number / 2
-    assert pairs[number:].count("fail") == 0
+    assert verdicts[:4].count("fail") >= 2 and "fail" not in verdicts[4:]
 
 
 def test_another_suites_baseline_is_an_error_that_names_the_keys() -> None:

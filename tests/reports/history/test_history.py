@@ -93,14 +93,6 @@ def test_holes_are_counted_and_values_that_are_no_numbers_left_out() -> None:
     assert series(skipped)[0].holes == 1
 
 
-def test_lines_come_in_any_order_and_of_several_files(tmp_path: Path) -> None:
-    lines = [line(night, 0.5 + night / 100) for night in range(6)]
-    write(tmp_path / "a.jsonl", lines[3:])
-    write(tmp_path / "b.jsonl", lines[:3])
-    (only,) = series(read(tmp_path))
-    assert only.values == pytest.approx([0.5, 0.51, 0.52, 0.53, 0.54, 0.55])
-
-
 def test_nights_of_several_zones_are_in_the_order_of_time(tmp_path: Path) -> None:
     times = {2.0: "2026-01-01T23:00:00-05:00", 1.0: "2026-01-02T03:00:00+00:00", 3.0: "2026-01-02 05:00:00"}
     write(tmp_path / "a.jsonl", [line(0, value, created=time) for value, time in times.items()])
