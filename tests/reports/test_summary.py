@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from stridebench.harness.record.columns import STEP_FIELDS
+from stridebench.harness.record.columns import STEP_FIELDS, Record, Step
 from stridebench.harness.record.stats import FloatArray, Interval, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
@@ -95,10 +96,47 @@ def flags(store: FakeStore) -> str:
     return str(summarise(store).set_index("cell").loc["m", "flags"])
 
 
-def test_an_adapter_on_rounded_weights_is_flagged() -> None:
-    some = [record(f"p{i}", [step(1, 2)] * 5) for i in range(4)]
-    assert "full weights and is added to int4 ones" in flags(tiny().add(meta("m", adapter_on="int4"), some))
-    assert "full weights" not in flags(tiny().add(meta("m"), some))
+@pytest.mark.parametrize(
+    ("facts", "flag"),
+    [
+        ({}, ""),
+        ({"adapter_on": "int4"}, "full weights and is added to int4 ones"),
+        ({"baseline": "elsewhere"}, "no baseline in this run"),
+        ({"verdict": {"word": "broken", "note": "audit: e = 1e9; and more"}}, "audit: e = 1e9, and more"),
+    ],
+)
+def test_facts_of_a_cell_are_flagged(facts: dict[str, Any], flag: str) -> None:
+    text = flags(tiny(**facts))
+    assert flag in text and bool(text) == bool(flag)
+
+
+ODD_CLOCK = [step(1, 2, ms=400.0), step(1, 2, ms=12.0)]
+"""One prompt is slow and the others are not, so that the median and the mean disagree."""
+WAITED = "disturbed timing: threads waited for a core in"
+
+
+def outputs(*steps: Step) -> list[Record]:
+    """Ten tokens of each of twelve prompts; the first prompts have a step each, and the others the last one."""
+    each = [steps[min(i, len(steps) - 1)] for i in range(12)]
+    return [record(f"p{i}", [one] * (10 // one.emitted)) for i, one in enumerate(each)]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "method", "flag"),
+    [
+        ([step(ms=80.0)], [step(1, 2, ms=20.0)], "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step"),
+        ([step(ms=80.0, rows=64)], [step(ms=20.0, rows=8)], ""),  # a masked model that reads its block alone
+        ([step()], ODD_CLOCK, "mismatch: predicted"),
+        ([step(ms=400.0), step()], [step(1, 2)], "mismatch: predicted"),
+        ([step()], [replace(one, wait_ns=5_000_000) for one in ODD_CLOCK], f"{WAITED} 92% of the steps"),
+        ([step(wait_ns=5_000_000)], [step(1, 2, ms=12.0)], f"{WAITED} 100% of the baseline's steps"),
+    ],
+    ids=["faster than its tokens", "fewer rows", "mismatch", "of the baseline", "disturbed", "disturbed baseline"],
+)
+def test_seconds_that_cannot_be_right_are_flagged_once(baseline: list[Step], method: list[Step], flag: str) -> None:
+    store = empty().add(meta("ar", role="baseline"), outputs(*baseline)).add(meta("m"), outputs(*method))
+    text = flags(store)
+    assert text.startswith(flag) and bool(text) == bool(flag) and ";" not in text
 
 
 def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
@@ -155,36 +193,6 @@ def test_intervals_hold_their_coverage_under_load_that_is_correlated_in_time(sta
     assert missed <= 10 and excluded <= 10
 
 
-def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:
-    store = empty()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step(ms=80.0)] * 10) for i in range(12)])
-    store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=20.0)] * 5) for i in range(12)])
-    assert "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step" in flags(store)
-
-
-def test_a_speed_up_by_passes_over_fewer_rows_is_not_flagged() -> None:
-    """As of a masked model that reads its block instead of the whole canvas."""
-    store = empty()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [replace(step(ms=80.0), rows=64)] * 10) for i in range(12)])
-    store.add(meta("m"), [record(f"p{i}", [replace(step(ms=20.0), rows=8)] * 10) for i in range(12)])
-    assert "disturbed timing" not in flags(store)
-
-
-def test_a_wrong_clock_shows_as_a_mismatch() -> None:
-    """Three prompts in four are fast and the fourth is not: the median and the mean then disagree."""
-    store = tiny()
-    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0)] * 5) for i in range(12)]
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
-    assert "mismatch" in flags(store.add(meta("m"), slow))
-    slow_baseline = [record(f"p{i}", [step(ms=10.0 if i else 400.0)] * 10) for i in range(12)]
-    other = empty().add(meta("ar", role="baseline"), slow_baseline)
-    assert "mismatch" in flags(other.add(meta("m"), [record(f"p{i}", [step(1, 2)] * 5) for i in range(12)]))
-
-
-def test_a_cell_without_its_baseline_says_so() -> None:
-    assert "no baseline in this run" in flags(tiny(baseline="elsewhere"))
-
-
 def test_a_cell_without_a_sample_is_flagged() -> None:
     store = tiny().add(meta("m", expected=2), [record("p0", [], status="failed", error="boom")])
     rows = summarise(store).set_index("cell")
@@ -215,12 +223,6 @@ def test_a_cell_with_an_e_value_needs_no_two_sample_test() -> None:
     frame = summarise(store).set_index("cell")
     assert "tv_p" not in frame and "ks_p" not in frame
     assert {name: frame.loc["m", name] for name in AUDITED} == AUDITED
-
-
-def test_a_refuted_cell_says_so_in_its_flags() -> None:
-    store = tiny()
-    store.add(meta("m", verdict={"word": "broken", "note": "audit: e = 1e9; and more"}), [record("p0", [step()] * 3)])
-    assert "audit: e = 1e9, and more" in flags(store)
 
 
 def sampled(outputs: dict[str, list[tuple[int, ...]]], logprobs: dict[str, float]) -> FakeStore:
@@ -350,23 +352,6 @@ def test_a_stopped_process_is_counted_in_the_flags() -> None:
         "disturbed timing: the process was stopped in {}1 of 40 steps, for 3.0 s together, which its times leave out"
     )
     assert words.format("") in rows["ar"] and words.format("the baseline's ") in rows["m"]
-
-
-def test_seconds_of_a_disturbed_cell_have_no_mismatch() -> None:
-    """As `test_a_wrong_clock_shows_as_a_mismatch`, with threads that waited: the prediction rests on seconds too."""
-    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0, wait_ns=5_000_000)] * 5) for i in range(12)]
-    store = tiny()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
-    text = flags(store.add(meta("m"), slow))
-    assert "disturbed timing: threads waited" in text and "mismatch" not in text
-
-
-def test_a_disturbed_baseline_disturbs_the_speed_ups_over_it() -> None:
-    store = tiny()
-    waited = [record(f"p{i}", [step(wait_ns=5_000_000)] * 10) for i in range(12)]
-    store.add(meta("ar", role="baseline"), waited)
-    text = flags(store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0)] * 5) for i in range(12)]))
-    assert text == "disturbed timing: threads waited for a core in 100% of the baseline's steps"
 
 
 @pytest.mark.parametrize(

@@ -170,8 +170,6 @@ def test_an_e_value_is_shown_with_the_bias_that_it_would_have_seen(
     ("change", "word"),
     [
         ({}, "exact on toys"),
-        ({"audit_visible_tv": 0.02}, "exact"),
-        ({"audit_tokens": None}, "exact"),
         ({"verdict": "broken"}, "broken (TV 0.3)"),
     ],
 )

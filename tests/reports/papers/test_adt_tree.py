@@ -161,11 +161,8 @@ def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
 
 def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     values = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
-    for name, card_figures in (
-        ("medusa-a", values),
-        ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}),
-        ("vq", {"loss": 1.0}),
-    ):
+    cards = {"medusa-a": values, "eagle1-b": {"top1_1": 0.6, "top3_1": 0.8}, "vq": {"loss": 1.0}}
+    for name, card_figures in cards.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": card_figures}))
     eagle, medusa = figures.accuracies(tmp_path)

@@ -294,7 +294,4 @@ PAGES: dict[str, Callable[[], FakeStore]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_it_was(name: str) -> None:
-    """Since commit f31d04a rates have exact binomial intervals, other figures those of a studentized bootstrap, GSM8K
-    names its rule, masked models have their two figures, and the pages hold what the figures show.
-    """
     assert_page(PAGES[name](), name)

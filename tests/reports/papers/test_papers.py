@@ -245,13 +245,8 @@ def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: py
     shutil.copytree(paper_files.FOLDER, folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     (folder / "sjdpp_table11.csv").write_text("Method,Passes,notes\nSJD,2.5,said by nobody\nSJD++,3.5,\n")
-    entry = {
-        "where": "Table 11",
-        "caption": "of a test",
-        "labels": ["Method"],
-        "rows": {"named": "Method"},
-        "columns": [{"title": "Passes", "keys": ["scr"]}],
-    }
+    entry = {"where": "Table 11", "caption": "of a test", "labels": ["Method"], "rows": {"named": "Method"}}
+    entry["columns"] = [{"title": "Passes", "keys": ["scr"]}]
     paper = yaml.safe_load((folder / "sjdpp.yaml").read_text())
     paper["tables"]["sjdpp_table11"] = entry
     paper["reports"]["sjdpp"]["sheets"].append("sjdpp_table11")
