@@ -253,6 +253,12 @@ def test_a_figure_with_the_time_of_the_host_has_one_without() -> None:
     assert row["gains_no_host"] == [(1, predict.LARGEST)] and row["outputs"] == 4
 
 
+def test_tokens_beyond_the_end_of_an_output_are_not_counted() -> None:
+    steps = [*[step(1, 2, ms=12.0)] * 4, step(1, 2, ms=12.0, overshoot=1)]
+    row = row_of(toy().add(meta("m"), [record(prompt, steps) for prompt in PROMPTS]))
+    assert row["predicted_no_host"] == pytest.approx(2 / (5 * 2.32 / 9))
+
+
 def test_only_outputs_that_both_finished_are_counted() -> None:
     expected = row_of(toy())["predicted"]
     failed = record("p4", [step(9, 9, ms=1.0)] * 9, status="failed", error="boom")

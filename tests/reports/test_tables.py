@@ -17,6 +17,7 @@ from stridebench.reports.text_table import (
     Column,
     TextTable,
     fit_columns,
+    html_tables,
     latex_tables,
     paper_table,
 )
@@ -131,6 +132,10 @@ def test_columns_are_chosen_by_key_or_heading_in_their_order(frame: pd.DataFrame
     tables.check_columns(["tv", "SCR", "pass@1"], frame)
     with pytest.raises(UsageError, match=r"no column 'spedup', 'x'; known: batch, verdict, .*speedup, .*pass@1"):
         tables.check_columns(["spedup", "tau", "x"], frame, pd.DataFrame())
+
+
+def test_a_title_is_escaped_in_html() -> None:
+    assert "<h4>&lt;b&gt;</h4>" in "".join(html_tables([TextTable("<b>", (), [], [])]))
 
 
 def test_a_table_of_a_paper_has_a_block_a_setting_and_a_label(frame: pd.DataFrame) -> None:

@@ -235,6 +235,7 @@ def test_a_log_tells_the_mean_of_its_lengths_and_its_rates_by_place(tmp_path: Pa
         ("x.yaml", "{", ""),
         ("x.jsonl", '{"choices": 3}', ""),
         ("x.json", '{"choices": 3}', ""),
+        ("x.jsonl", '{"choices": [3], "question_id": 1}', "a value is of another type"),
         ("negative.jsonl", json.dumps({**RECORD, "num_spec_steps": -1}), ""),
         ("huge.jsonl", json.dumps({**RECORD, "acceptance_histogram": {"1000000000000": 1}}), ""),
         ("negative.jsonl", json.dumps({**RECORD, "acceptance_histogram": {"-1": 2}}), ""),
@@ -242,7 +243,7 @@ def test_a_log_tells_the_mean_of_its_lengths_and_its_rates_by_place(tmp_path: Pa
         ("digits.json", json.dumps({**BENCH, "duration": 10**400}), ""),
         ("no-model.yaml", "_comment: only", ""),
     ],
-    ids=range(19),
+    ids=range(20),
 )
 def test_what_is_wrong_with_a_file_is_said_in_words(tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
