@@ -246,9 +246,12 @@ def seeded(store: FakeStore, seed: int) -> FakeStore:
     return store
 
 
-def test_runs_that_make_no_baseline_are_refused() -> None:
+def test_a_run_of_reference_decodings_makes_no_baseline() -> None:
     with pytest.raises(UsageError, match="drafts"):
         make_baseline(run())
+
+
+def test_runs_that_make_no_baseline_are_refused() -> None:
     store = run(Sim())
     with pytest.raises(UsageError, match="has the seed of"):
         make_baseline(store, [run(Sim())])
@@ -512,6 +515,14 @@ def test_a_quality_that_dropped_fails_in_the_direction_that_is_worse() -> None:
     assert gate(scored(good), make_baseline(scored(bad))).verdict == "pass"
     assert gate(scored(bad, "wer"), make_baseline(scored(good, "wer"))).verdict == "pass"
     assert gate(scored(good, "wer"), make_baseline(scored(bad, "wer"))).verdict == "fail"
+
+
+def test_quality_without_reruns_is_inconclusive_where_a_drop_of_five_percent_is_not_excluded() -> None:
+    """Twelve prompts, three of which changed each way: no drop is seen, and one of 20 % is possible."""
+    before, after = [1.0] * 8 + [0.0] * 4, [1.0] * 6 + [0.0] * 3 + [1.0] * 2 + [0.0]
+    row = next(row for row in gate(scored(after), make_baseline(scored(before))).rows if row.metric.startswith("score"))
+    assert (row.verdict, row.change) == ("inconclusive", 0.0) and row.low < -0.05 and row.visible > 0.2
+    assert row.why.startswith("a loss of 5.0% would not be seen in 12 prompts") and "replay" not in row.why
 
 
 def test_an_error_rate_that_was_zero_and_rose_never_passes() -> None:

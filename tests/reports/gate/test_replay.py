@@ -32,7 +32,7 @@ def test_equal_scores_pass_and_cells_without_a_replay_are_listed() -> None:
     assert result.notes == ("not replayed: sjd: it has no drafter",)
 
 
-def test_rounding_and_a_negligible_loss_pass_however_certain() -> None:
+def test_a_negligible_loss_never_fails_however_certain() -> None:
     for change, spread in ((0.0, 1e-5), (-0.001, 1e-6)):
         result = replay_gate(baseline(scores()), {"c": scores(change, spread)}, {})
         assert (result.verdict, result.rows[0].why) == ("pass", "a loss of 0.5% is excluded") and result.loss == 0.01
