@@ -24,15 +24,8 @@ def cell(label: str, verdict: str, speed: tuple[float, float, float], **more: An
     named = dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
     quality = {"score.overall": 1.0, "score.overall_low": 0.9, "score.overall_high": 1.0, "audit_visible_tv": 0.1}
     row = {"label": label, "verdict": verdict, "role": "method", **named, "speedup_n": 12, "predicted": speed[0]}
-    return {
-        **SETTING,
-        **row,
-        **quality,
-        "logprob_diff": 0.0,
-        "logprob_diff_low": -0.1,
-        "logprob_diff_high": 0.1,
-        **more,
-    }
+    likelihood = {"logprob_diff": 0.0, "logprob_diff_low": -0.1, "logprob_diff_high": 0.1}
+    return {**SETTING, **row, **quality, **likelihood, **more}
 
 
 @pytest.fixture
@@ -97,7 +90,6 @@ def test_the_picture_repeats_byte_for_byte_and_a_column_is_narrow(small: pd.Data
     column = forest.draw(small, "mine", column=True)
     assert column is not None and column.get_figwidth() == 3.3
     assert forest.write(summarise(empty()), tmp_path / "c", "none") == [] and not (tmp_path / "c").exists()
-    assert forest.draw(small.assign(temperature=0.0, agreement=1.0)) is not None
 
 
 def test_greedy_cells_alone_have_no_panel_of_log_probabilities(small: pd.DataFrame) -> None:

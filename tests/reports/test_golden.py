@@ -4,17 +4,6 @@ Each folder of ``golden`` holds a store (``stride run SUITE --limit N`` of commi
 others, with the name of its report and the neutral value of each column that the schema gained since), the output of
 ``stride report`` at 160 columns, and its tables. Figure 1 of papers-adt_tree and trees shows the cards of the drafters
 that are shipped today, so its rows follow them.
-
-Compared with commit 3b63c21, every figure of the five summaries is the same (within 1e-12), and these lines differ:
-
-- 160 columns hold the main score before further scores, and log-prob - AR before what is predicted.
-- The summary has the column ``drafter_c``, the cost of a drafter's pass in passes of the target. Tables name it, as
-  ``c``, among the columns that are not shown at this width.
-- The summary has the columns ``top_p``, ``min_p`` and ``order``. File names of contact sheets follow the headings.
-- papers-mulo_sd: ``tau`` is left out, because a step is a band of several passes.
-- papers-sjdpp: the rows of the paper's own models say "not measured". They held the figures of embedded-image, which
-  now has a row for each method, and the note that it stood in every row is gone.
-- A sheet of each model, temperature and task, which its heading says, and remarks on printed rows name these rows.
 """
 
 from __future__ import annotations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from stridebench.harness.record.columns import STEP_FIELDS
-from stridebench.harness.record.metrics import METRICS as RECORD_METRICS
-from stridebench.harness.record.metrics import value
+from stridebench.harness.record.columns import STEP_FIELDS, Record, Step
 from stridebench.harness.record.stats import FloatArray, Interval, median_ratio
 from stridebench.harness.record.store import Store
 from stridebench.reports import tables
@@ -83,15 +82,6 @@ def test_without_a_shared_prompt_or_without_timing_nothing_is_predicted() -> Non
     assert row["flags"] == "not timed (timing: off)"
 
 
-@pytest.mark.slow
-def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
-    cell = suite(6).cell("t0-spec")
-    row = frame.set_index("cell").loc["t0-spec"]
-    sums = FinishedCell.of(cell).totals
-    for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
-        assert row[name] == pytest.approx(value(RECORD_METRICS[name], sums))
-
-
 def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
     store = tiny().skip(meta("tree", label="tree"), "needs TREE_MASK")
     store.body["cells"]["later"] = {"label": "later"}
@@ -106,17 +96,52 @@ def flags(store: FakeStore) -> str:
     return str(summarise(store).set_index("cell").loc["m", "flags"])
 
 
-def test_a_dead_drafter_raises_an_alarm() -> None:
-    dead = [record(f"p{i}", [step(0, 2, tested=1)] * 50) for i in range(4)]
-    assert "dead drafter" in flags(tiny().add(meta("m"), dead))
-    few = [record(f"p{i}", [step(0, 2, tested=1)] * 49) for i in range(4)]  # 196 tested: too few to say
-    assert "dead drafter" not in flags(tiny().add(meta("m"), few))
+@pytest.mark.parametrize(
+    ("facts", "flag"),
+    [
+        ({}, ""),
+        ({"adapter_on": "int4"}, "full weights and is added to int4 ones"),
+        ({"baseline": "elsewhere"}, "no baseline in this run"),
+        ({"verdict": {"word": "broken", "note": "audit: e = 1e9; and more"}}, "audit: e = 1e9, and more"),
+    ],
+)
+def test_facts_of_a_cell_are_flagged(facts: dict[str, Any], flag: str) -> None:
+    text = flags(tiny(**facts))
+    assert flag in text and bool(text) == bool(flag)
 
 
-def test_an_adapter_on_rounded_weights_is_flagged() -> None:
-    some = [record(f"p{i}", [step(1, 2)] * 5) for i in range(4)]
-    assert "full weights and is added to int4 ones" in flags(tiny().add(meta("m", adapter_on="int4"), some))
-    assert "full weights" not in flags(tiny().add(meta("m"), some))
+ODD_CLOCK = [step(1, 2, ms=400.0), step(1, 2, ms=12.0)]
+"""One prompt is slow and the others are not, so that the median and the mean disagree."""
+WAITED = "disturbed timing: threads waited for a core in"
+
+
+def outputs(*steps: Step) -> list[Record]:
+    """Ten tokens of each of twelve prompts; the first prompts have a step each, and the others the last one."""
+    each = [steps[min(i, len(steps) - 1)] for i in range(12)]
+    return [record(f"p{i}", [one] * (10 // one.emitted)) for i, one in enumerate(each)]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "method", "flag"),
+    [
+        ([step(ms=80.0, rows=64)], [step(ms=20.0, rows=8)], ""),  # a masked model that reads its block alone
+        ([step()], ODD_CLOCK, "mismatch: predicted"),
+        ([step(ms=400.0), step()], [step(1, 2)], "mismatch: predicted"),
+        ([step()], [replace(one, wait_ns=5_000_000) for one in ODD_CLOCK], f"{WAITED} 92% of the steps"),
+        ([step(wait_ns=5_000_000)], [step(1, 2, ms=12.0)], f"{WAITED} 100% of the baseline's steps"),
+    ],
+    ids=["fewer rows", "mismatch", "of the baseline", "disturbed", "disturbed baseline"],
+)
+def test_seconds_that_cannot_be_right_are_flagged_once(baseline: list[Step], method: list[Step], flag: str) -> None:
+    store = empty().add(meta("ar", role="baseline"), outputs(*baseline)).add(meta("m"), outputs(*method))
+    text = flags(store)
+    assert text.startswith(flag) and bool(text) == bool(flag) and ";" not in text
+
+
+def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:
+    store = empty().add(meta("ar", role="baseline"), outputs(step(ms=80.0)))
+    text = flags(store.add(meta("m"), outputs(step(1, 2, ms=20.0))))
+    assert text == "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step"
 
 
 def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
@@ -134,7 +159,7 @@ def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     assert alone == "1 of 10 failed: no end, give more tokens"
 
 
-@pytest.mark.parametrize(("ms", "flag"), [(10.0, ""), (9.7, ""), (8.5, "0.85x"), (2.3, "0.23x"), (44.0, "4.40x")])
+@pytest.mark.parametrize(("ms", "flag"), [(9.7, ""), (8.5, "0.85x"), (44.0, "4.40x")])
 def test_autoregressive_decoding_unlike_itself_is_flagged_on_every_row(ms: float, flag: str) -> None:
     """Both sets decode one token a step, so only a disturbed clock makes one of them faster."""
     store = empty()
@@ -154,7 +179,7 @@ def load(rng: np.random.Generator, decodes: int, stays: float, slower: float) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stays", "slower"), [(0.0, 1.02), (0.5, 1.3), (0.9, 1.5), (0.98, 2.0)])
+@pytest.mark.parametrize(("stays", "slower"), [(0.0, 1.02), (0.98, 2.0)])
 def test_intervals_hold_their_coverage_under_load_that_is_correlated_in_time(stays: float, slower: float) -> None:
     """Cells take turns on each prompt, so a ratio is over neighbours in time; 100 runs of 24 prompts, half as long."""
     prompts = pd.MultiIndex.from_product([range(24), [0]], names=["prompt", "repetition"])
@@ -171,36 +196,6 @@ def test_intervals_hold_their_coverage_under_load_that_is_correlated_in_time(sta
         missed += not speedup.low <= 2 <= speedup.high and not unlike_itself(itself)
         excluded += not itself.low <= 1 <= itself.high
     assert missed <= 10 and excluded <= 10
-
-
-def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:
-    store = empty()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step(ms=80.0)] * 10) for i in range(12)])
-    store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=20.0)] * 5) for i in range(12)])
-    assert "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step" in flags(store)
-
-
-def test_a_speed_up_by_passes_over_fewer_rows_is_not_flagged() -> None:
-    """As of a masked model that reads its block instead of the whole canvas."""
-    store = empty()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [replace(step(ms=80.0), rows=64)] * 10) for i in range(12)])
-    store.add(meta("m"), [record(f"p{i}", [replace(step(ms=20.0), rows=8)] * 10) for i in range(12)])
-    assert "disturbed timing" not in flags(store)
-
-
-def test_a_wrong_clock_shows_as_a_mismatch() -> None:
-    """Three prompts in four are fast and the fourth is not: the median and the mean then disagree."""
-    store = tiny()
-    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0)] * 5) for i in range(12)]
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
-    assert "mismatch" in flags(store.add(meta("m"), slow))
-    slow_baseline = [record(f"p{i}", [step(ms=10.0 if i else 400.0)] * 10) for i in range(12)]
-    other = empty().add(meta("ar", role="baseline"), slow_baseline)
-    assert "mismatch" in flags(other.add(meta("m"), [record(f"p{i}", [step(1, 2)] * 5) for i in range(12)]))
-
-
-def test_a_cell_without_its_baseline_says_so() -> None:
-    assert "no baseline in this run" in flags(tiny(baseline="elsewhere"))
 
 
 def test_a_cell_without_a_sample_is_flagged() -> None:
@@ -233,12 +228,6 @@ def test_a_cell_with_an_e_value_needs_no_two_sample_test() -> None:
     frame = summarise(store).set_index("cell")
     assert "tv_p" not in frame and "ks_p" not in frame
     assert {name: frame.loc["m", name] for name in AUDITED} == AUDITED
-
-
-def test_a_refuted_cell_says_so_in_its_flags() -> None:
-    store = tiny()
-    store.add(meta("m", verdict={"word": "broken", "note": "audit: e = 1e9; and more"}), [record("p0", [step()] * 3)])
-    assert "audit: e = 1e9, and more" in flags(store)
 
 
 def sampled(outputs: dict[str, list[tuple[int, ...]]], logprobs: dict[str, float]) -> FakeStore:
@@ -277,12 +266,6 @@ def test_full_agreement_has_an_interval_with_a_width(frame: pd.DataFrame) -> Non
     row = frame.set_index("cell").loc["t0-spec"]
     assert (row["agreement"], row["agreement_high"]) == (1.0, 1.0)
     assert row["agreement_low"] == pytest.approx(0.05 ** (1 / 6))
-
-
-def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
-    row = frame.set_index("cell").loc["t0-ar"]
-    assert 0 <= row["score.pass@1_low"] <= row["score.pass@1"] <= row["score.pass@1_high"] <= 1
-    assert row["score.pass@1_n"] == 6
 
 
 def test_a_score_of_all_outputs_has_its_bounds_and_one_that_could_not_be_computed_is_left_out() -> None:
@@ -376,23 +359,6 @@ def test_a_stopped_process_is_counted_in_the_flags() -> None:
     assert words.format("") in rows["ar"] and words.format("the baseline's ") in rows["m"]
 
 
-def test_seconds_of_a_disturbed_cell_have_no_mismatch() -> None:
-    """As `test_a_wrong_clock_shows_as_a_mismatch`, with threads that waited: the prediction rests on seconds too."""
-    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0, wait_ns=5_000_000)] * 5) for i in range(12)]
-    store = tiny()
-    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
-    text = flags(store.add(meta("m"), slow))
-    assert "disturbed timing: threads waited" in text and "mismatch" not in text
-
-
-def test_a_disturbed_baseline_disturbs_the_speed_ups_over_it() -> None:
-    store = tiny()
-    waited = [record(f"p{i}", [step(wait_ns=5_000_000)] * 10) for i in range(12)]
-    store.add(meta("ar", role="baseline"), waited)
-    text = flags(store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0)] * 5) for i in range(12)]))
-    assert text == "disturbed timing: threads waited for a core in 100% of the baseline's steps"
-
-
 @pytest.mark.parametrize(
     ("estimate", "low", "high", "unlike"),
     [
@@ -457,6 +423,7 @@ def test_bounds_of_flags_lie_where_the_guide_says() -> None:
     words = ("invalid: 2 of 19 failed", "dead drafter", "tokens are dist", "log-probabilities are dist")
     shown = measured_flags(loud, [], samples, frame)
     assert all(flag.startswith(word) for flag, word in zip(shown, words, strict=True))
+    assert len(measured_flags(loud, [], samples, pd.DataFrame({"tested": [199.0]}))) == 3  # too few to call it dead
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,12 @@ def frame_of(sheet: TextTable, labels: int = 1) -> pd.DataFrame:
     return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
 
 
+def table_of(store: Any, name: str, labels: int = 1) -> pd.DataFrame:
+    """The only sheet of a printed table, filled by a run, by its first columns."""
+    (sheet,) = report.printed_table(name, run_of(store))
+    return frame_of(sheet, labels)
+
+
 def numbers(values: Any) -> str:
     """Numbers with four digits."""
     return " ".join(f"{float(value):.4g}" for value in np.ravel(np.ma.filled(np.ma.asarray(values, float), np.nan)))

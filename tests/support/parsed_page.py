@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 
 @dataclass
@@ -39,3 +41,10 @@ def parsed(file: Path) -> Parsed:
     out = Parsed()
     out.feed(file.read_text(encoding="utf-8"))
     return out
+
+
+def samples_in(file: Path) -> dict[str, Any]:
+    """Return the data of samples or requests that the page of a cell embeds."""
+    blocks = [json.loads(text) for text in parsed(file).scripts if text]
+    data: dict[str, Any] = next(block for block in blocks if "documents" in block)
+    return data

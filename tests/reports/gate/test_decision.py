@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import xml.etree.ElementTree as ET
@@ -63,41 +62,18 @@ def test_the_first_line_of_a_pass_names_the_drop_of_figures_that_moved() -> None
     assert words("nothing to lose") == "pass: all 1 figures are those of the baseline"
 
 
-def test_a_noisy_drafter_fails_and_is_named() -> None:
-    """-10 % acceptance at 40 prompts, other seeds throughout."""
-    before = run(Sim(0.6, seed=1), Sim(0.3, seed=2), prompts=40)
-    after = run(Sim(0.54, seed=3), Sim(0.3, seed=2), prompts=40)
-    result = gate(after, make_baseline(before))
-    assert (result.verdict, result.exit_code) == ("fail", 1)
-    assert {row.cell for row in result.rows if row.verdict == "fail"} == {"c0"}
-    assert all(row.verdict == "pass" for row in result.rows if row.cell == "c1")
-    assert "method 0" in markdown(result)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [4, pytest.param(10, marks=pytest.mark.audit)])
-def test_power_and_false_alarm_rate_are_as_stated(number: int) -> None:
-    """Pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails half of them or more, A/A none.
+def test_power_and_false_alarm_rate_are_as_stated() -> None:
+    """Pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails half of four or more, A/A none.
 
     How often larger simulations fail is in `reports/data/results/gate.yaml`.
     """
-    pairs = [
-        gate(
-            run(Sim(rate, seed=100 * i + 1), repetitions=2),
-            make_baseline(run(Sim(0.6, seed=100 * i + 2), repetitions=2)),
-        ).verdict
+    verdicts = [
+        gate(run(Sim(rate, seed=seed), repetitions=2), make_baseline(run(Sim(seed=seed + 1), repetitions=2))).verdict
         for rate in (0.54, 0.6)
-        for i in range(number)
+        for seed in (1, 101, 201, 301)
     ]
-    assert pairs[:number].count("fail") >= number / 2
-    assert pairs[number:].count("fail") == 0
-
-
-def test_three_prompts_are_inconclusive_even_when_identical() -> None:
-    store = run(Sim(), prompts=3)
-    result = gate(store, make_baseline(store))
-    assert (result.verdict, result.exit_code) == ("inconclusive", 4)
-    assert "3 prompts; 6 are needed" in result.rows[0].why
+    assert verdicts[:4].count("fail") >= 2 and "fail" not in verdicts[4:]
 
 
 def test_another_suites_baseline_is_an_error_that_names_the_keys() -> None:
@@ -145,26 +121,12 @@ def test_an_identical_row_in_which_no_drop_would_be_seen_is_inconclusive() -> No
     assert result.exit_code == 4
 
 
-def test_damaged_baselines_are_refused() -> None:
+def test_a_baseline_that_was_edited_is_refused() -> None:
     store = run(Sim())
     edited = copy.deepcopy(make_baseline(store))
     edited["cells"]["c0"]["samples"][0][2] += 1
     with pytest.raises(StoreError, match="checksum"):
         gate(store, edited)
-    with pytest.raises(StoreError, match="stride gate make"):
-        gate(store, {"schema": 1})
-
-
-def test_a_run_of_reference_decodings_makes_no_baseline() -> None:
-    with pytest.raises(UsageError, match="drafts"):
-        make_baseline(run())
-
-
-def test_an_improvement_is_reported_and_passes() -> None:
-    before, after = run(Sim(0.4, seed=1), prompts=40), run(Sim(0.6, seed=2), prompts=40)
-    result = gate(after, make_baseline(before))
-    assert {row.verdict for row in result.rows if row.metric in DRAFTS} == {"pass"}
-    assert {row.why for row in result.rows if row.metric in DRAFTS} == {"improved"}
 
 
 def fixed(accepted: list[int], steps: int = 10) -> FakeStore:
@@ -199,16 +161,6 @@ def test_a_baseline_that_accepted_nothing_cannot_get_worse() -> None:
     assert "nothing to lose" in result.rows[0].why
 
 
-def test_junit_counts_its_cases() -> None:
-    before = run(Sim(0.6, seed=1), Sim(0.3, seed=2), prompts=40)
-    result = gate(run(Sim(0.45, seed=3), prompts=40), make_baseline(before))
-    suite = ET.fromstring(junit(result))
-    counts = [suite.get(word) for word in ("tests", "failures", "errors", "skipped")]
-    assert suite.tag == "testsuite" and counts == ["6", "3", "1", "1"]  # pass@1 stays open
-    assert len(suite.findall("testcase/failure")) == 3 and len(suite.findall("testcase/error")) == 1
-    assert suite.find("testcase/failure").get("message").startswith("a significant drop; change -")
-
-
 def test_a_sample_without_steps_counts_nothing() -> None:
     store = empty().add(meta("c0"), [record("p0", [step(1, 2)] * 3), record("p1", [])])
     counts = figures_of(store, store.cell("c0"))
@@ -220,14 +172,14 @@ def test_six_prompts_are_decided_and_five_are_not() -> None:
     verdicts = {n: {row.verdict for row in gate(fixed([1] * n), make_baseline(fixed([2] * n))).rows} for n in (5, 6)}
     assert verdicts == {5: {"inconclusive"}, 6: {"fail", "pass"}}
     few = gate(fixed([1] * 5), make_baseline(fixed([2] * 5)), min_prompts=5)
-    assert few.verdict == "inconclusive" and few.rows[0].why == "5 prompts; an interval needs 6"
+    assert few.exit_code == 4 and few.rows[0].why == "5 prompts; an interval needs 6"
 
 
 def test_a_baseline_is_of_schema_two_which_later_gates_read() -> None:
     baseline = make_baseline(run(Sim()))
     assert (baseline["schema"], baseline["kind"]) == (2, "stridebench baseline")
     for other in ({"schema": 1}, {"schema": 3}, {"kind": "another"}):
-        with pytest.raises(StoreError, match="not a baseline of schema 2"):
+        with pytest.raises(StoreError, match=r"not a baseline of schema 2.*stride gate make"):
             gate(run(Sim()), {**baseline, **other})
 
 
@@ -250,9 +202,12 @@ def test_tables_and_junit_name_each_row_with_its_figures() -> None:
     assert [cell.strip() for cell in line.strip("|").split("|")][4:6] == ["1.875", "1.000"]
     suite = ET.fromstring(junit(result))
     assert [case.get("name") for case in suite] == ["c0: tau_minus_1", "c0: acceptance", "c0: expected", "c0: logprob"]
-    gone = gate(empty(), make_baseline(fixed([2] * 8)))
-    assert [case.get("name") for case in ET.fromstring(junit(gone))] == ["c0: present"]
-    assert "change - [-, -]" in junit(gone)
+    assert suite.find("testcase/failure").get("message").startswith("a significant drop; change -")
+    gone = ET.fromstring(junit(gate(empty(), make_baseline(fixed([2] * 8)))))
+    assert [case.get("name") for case in gone] == ["c0: present"]
+    assert "change - [-, -]" in gone.find("testcase/error").get("message")
+    counts = [[part.get(word) for word in ("tests", "failures", "errors", "skipped")] for part in (suite, gone)]
+    assert counts == [["4", "3", "0", "0"], ["1", "0", "1", "0"]]
 
 
 def judged(word: str | None) -> FakeStore:
@@ -266,16 +221,13 @@ def judged(word: str | None) -> FakeStore:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        ("exact", "exact", "pass"),
         ("exact", "broken", "fail"),
         ("exact", "unverified", "fail"),
         ("exact", None, "fail"),
         ("unverified", "broken", "fail"),
         ("unverified", "exact", "pass"),
         ("broken", "broken", "pass"),
-        ("approximate", "approximate", "pass"),
         ("approximate", "unverified", "fail"),
-        ("approximate", "exact", "pass"),
         (None, "unverified", "pass"),
         (None, "broken", "fail"),
     ],
@@ -288,48 +240,43 @@ def test_a_verdict_that_got_worse_fails(before: str | None, after: str | None, v
     assert f'failures="{int(verdict == "fail")}"' in junit(result)
 
 
-def resealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The same baseline with the checksum of what it holds now."""
-    content = {key: value for key, value in document.items() if key != "sha256"}
-    return {**content, "sha256": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
-
-
-def test_an_unfinished_run_makes_no_baseline() -> None:
-    store = run(Sim())
-    store.body["cells"]["late"] = {**meta("late"), "status": "planned"}
-    with pytest.raises(UsageError, match=r"not finished: 1 of 1 cells are missing \(late\)"):
-        make_baseline(store)
-
-
-def test_control_characters_leave_junit_well_formed() -> None:
-    store = run(Sim())
-    document = make_baseline(store)
-    document["cells"]["c0"]["label"] = "a \x1b[31mred\x00 method"
-    document = resealed(document)
-    assert r"a \x1b[31mred\x00 method" in str(ET.fromstring(junit(gate(store, document)))[0].get("name"))
-
-
 def seeded(store: FakeStore, seed: int) -> FakeStore:
     """The same run under the key of another seed."""
     store.body["key"] = {**store.body["key"], "seed": seed}
     return store
 
 
-def reruns(count: int, rate: float = 0.6, prompts: int = 24) -> list[FakeStore]:
-    return [seeded(run(Sim(rate, seed=50 + i), prompts=prompts), 50 + i) for i in range(count)]
+def test_a_run_of_reference_decodings_makes_no_baseline() -> None:
+    with pytest.raises(UsageError, match="drafts"):
+        make_baseline(run())
 
 
-@pytest.mark.parametrize("rate", [0.6, 0.582])
-def test_a_pass_needs_prompts_in_which_the_stated_loss_would_be_seen(rate: float) -> None:
-    """An unchanged drafter and one that lost 3 %: in 24 prompts a loss of 5 % does not show, A/A reruns or not."""
-    document = json.loads(json.dumps(make_baseline(run(Sim(seed=1)), reruns(2))))
+def test_runs_that_make_no_baseline_are_refused() -> None:
+    store = run(Sim())
+    with pytest.raises(UsageError, match="has the seed of"):
+        make_baseline(store, [run(Sim())])
+    other = seeded(run(Sim()), 1)
+    with pytest.raises(UsageError, match="lacks a cell like method 1"):
+        make_baseline(run(Sim(), Sim(0.3)), [other])
+    other.body["key"]["prompts"] = {"toy": "xyz"}
+    with pytest.raises(UsageError, match=r"not a rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
+        make_baseline(store, [other])
+    store.body["cells"]["late"] = {**meta("late"), "status": "planned"}
+    with pytest.raises(UsageError, match=r"not finished: 1 of 1 cells are missing \(late\)"):
+        make_baseline(store)
+
+
+def test_a_pass_needs_prompts_in_which_the_stated_loss_would_be_seen() -> None:
+    """In 24 prompts a loss of 5 % does not show, A/A reruns or not."""
+    reruns = [seeded(run(Sim(seed=seed)), seed) for seed in (50, 51)]
+    document = json.loads(json.dumps(make_baseline(run(Sim(seed=1)), reruns)))
     noise = document["cells"]["c0"]["noise"]
     assert document["reruns"] == 2 and 0.01 < noise["acceptance"] < 0.1
     for baseline in (document, make_baseline(run(Sim(seed=1)))):
-        acceptance = gate(run(Sim(rate, seed=2)), baseline).rows[1]
+        acceptance = gate(run(Sim(seed=2)), baseline).rows[1]
         assert acceptance.verdict == "inconclusive" and acceptance.visible > 0.05
         assert acceptance.why.endswith("are needed, or `stride gate replay`")
-    asked = gate(run(Sim(rate, seed=2)), document, tolerated=0.5)
+    asked = gate(run(Sim(seed=2)), document, tolerated=0.5)
     assert (asked.rows[1].verdict, asked.loss) == ("pass", 0.5)
     assert sentence(asked).startswith(f"{asked.verdict}: ") and "50 %" in sentence(asked)
     assert markdown(asked).startswith(f"# Gate: {sentence(asked)}\n")
@@ -507,18 +454,6 @@ def test_clusters_of_prompts_are_resampled_and_named() -> None:
     assert result.rows[0].error == pytest.approx(eight.error, rel=0.02)
 
 
-def test_a_rerun_is_of_the_same_suite_with_another_seed() -> None:
-    store = run(Sim())
-    with pytest.raises(UsageError, match="has the seed of"):
-        make_baseline(store, [run(Sim())])
-    other = seeded(run(Sim()), 1)
-    other.body["key"]["prompts"] = {"toy": "xyz"}
-    with pytest.raises(UsageError, match=r"not a rerun of .*: prompts.toy is 'abc' there and 'xyz' here"):
-        make_baseline(store, [other])
-    with pytest.raises(UsageError, match="lacks a cell like method 1"):
-        make_baseline(run(Sim(), Sim(0.3)), [seeded(run(Sim()), 1)])
-
-
 def filling(passes: int, seconds: float = 10.0, **changes: Any) -> FakeStore:
     """A run whose cell drafts nothing and fills ten tokens in so many passes."""
     store = empty()
@@ -604,37 +539,38 @@ def test_a_run_that_was_not_scored_is_inconclusive() -> None:
     assert result.verdict == "inconclusive" and result.rows[-1].why == "the run was not scored, and the baseline was"
 
 
-def test_an_e_value_of_1000_fails_a_claim_of_the_same_distribution() -> None:
-    def audited(log_e: float, claim: str = "SAME_LAW") -> FakeStore:
-        columns = {"audit_log_e": log_e, "audit_tokens": 3072, "audit_visible_tv": 0.03, "audit_best": "p^0.9"}
-        records = [record(f"p{i}", [step(1, 2)] * 5) for i in range(8)]
-        return empty().add(meta("c0", claim=claim, **columns), records)
+def audited(log_e: float, cells: int = 1, **more: Any) -> FakeStore:
+    """Cells of which the last has this e-value."""
+    store = empty()
+    for i in range(cells):
+        seen = {"audit_log_e": log_e if i == cells - 1 else 0.0, "audit_tokens": 3072, "audit_visible_tv": 0.03}
+        facts = {"claim": "SAME_LAW", "audit_best": "p^0.9", **seen, **more}
+        store.add(meta(f"c{i}", **facts), [record(f"p{k}", [step(1, 2)] * 5) for k in range(8)])
+    return store
 
-    baseline = make_baseline(audited(-2.0))
-    assert gate(audited(-2.0), baseline).verdict == "pass"
-    result = gate(audited(6.91), baseline)
-    assert result.verdict == "fail"
-    row = next(row for row in result.rows if row.metric == "e-value")
+
+@pytest.mark.parametrize(
+    ("store", "verdict"),
+    [
+        (audited(6.90), "pass"),
+        (audited(6.91), "fail"),
+        (audited(50.0, claim="APPROXIMATE"), "pass"),
+        (audited(float("nan")), "inconclusive"),
+        (audited(float("inf")), "fail"),
+        (audited(7.9, cells=3), "pass"),  # of three cells: 3000, whose logarithm is 8.006
+        (audited(8.1, cells=3), "fail"),
+        (audited(8.1, audit_threshold=4000.0), "pass"),
+        (audited(8.3, audit_threshold=4000.0), "fail"),
+    ],
+    ids=range(9),
+)
+def test_an_e_value_that_refutes_in_a_run_fails_the_claim(store: FakeStore, verdict: str) -> None:
+    assert gate(store, make_baseline(audited(-2.0, cells=len(store.cells())))).verdict == verdict
+
+
+def test_a_refuted_claim_says_by_what() -> None:
+    row = gate(audited(6.91), make_baseline(audited(-2.0))).rows[0]
     assert row.why == "refuted by p^0.9: log e = 6.9 after 3072 tokens; a bias of TV 0.03 a token would be seen"
-    assert gate(audited(6.90), baseline).verdict == "pass"
-    assert gate(audited(50.0, "APPROXIMATE"), make_baseline(audited(50.0, "APPROXIMATE"))).verdict == "pass"
-    assert gate(audited(float("nan")), baseline).verdict == "inconclusive"
-    assert gate(audited(float("inf")), baseline).verdict == "fail"
-
-
-def test_the_gate_refutes_from_the_e_value_on_that_the_run_does() -> None:
-    def audited(log_e: float, **more: Any) -> FakeStore:
-        store = empty()
-        for name in ("c0", "c1", "c2"):
-            columns = {"audit_log_e": log_e if name == "c1" else 0.0, "audit_tokens": 300, **more}
-            store.add(meta(name, claim="SAME_LAW", **columns), [record(f"p{i}", [step(1, 2)] * 5) for i in range(8)])
-        return store
-
-    baseline = make_baseline(audited(0.0))
-    assert gate(audited(7.9), baseline).verdict == "pass"  # three cells: 3000, whose logarithm is 8.006
-    assert gate(audited(8.1), baseline).verdict == "fail"
-    assert gate(audited(8.1, audit_threshold=4000.0), baseline).verdict == "pass"
-    assert gate(audited(8.3, audit_threshold=4000.0), baseline).verdict == "fail"
 
 
 def test_methods_of_one_side_alone_are_listed() -> None:

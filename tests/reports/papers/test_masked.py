@@ -40,23 +40,13 @@ def store() -> FakeStore:
     store = empty()
     store.body["suite"] = {"name": "masked", "report": "masked"}
     masked_model = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
-    cell(
-        store,
-        "m-base",
-        records(16, 8, 10),
-        1.1,
-        **masked_model,
-        role="baseline",
-        params={"order": "random", "steps": 0},
-    )
+    plain = {**masked_model, "role": "baseline", "params": {"order": "random", "steps": 0}}
+    cell(store, "m-base", records(16, 8, 10), 1.1, **plain)
     for order in ("random", "entropy"):
         for passes, right in ((1, 0), (4, 4), (16, 8)):
             params = {"order": order, "steps": passes, "block": 0, "alg_temp": 0.0}
-            ppl = 1 + 1 / passes
-            label = f"masked_diffusion order={order} steps={passes}"
-            cell(
-                store, f"{order}-{passes}", records(passes, right, 10), ppl, **masked_model, params=params, label=label
-            )
+            facts = {**masked_model, "params": params, "label": f"masked_diffusion order={order} steps={passes}"}
+            cell(store, f"{order}-{passes}", records(passes, right, 10), 1 + 1 / passes, **facts)
     twin = {"backbone": "twin", "baseline": "t-base"}
     cell(store, "t-base", records(16, 6, 5), 1.2, **twin, role="baseline", label="autoregressive")
     cell(store, "t-sjd", records(8, 6, 5), 1.2, **twin, method="sjd", params={"window": 8}, label="sjd window=8")

@@ -11,9 +11,8 @@ import pytest
 
 from stridebench.harness.record.metrics import totals
 from stridebench.reports.papers import mulo_sd_stages as stages
-from stridebench.reports.papers import report
 from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.paper_runs import assert_page, paper_run, picture, run_of, stored, with_pictures
+from tests.support.paper_runs import assert_page, paper_run, picture, run_of, with_pictures
 
 SPEEDS = {1e-3: 12.0, 1e-4: 10.0, 1e-5: 8.0}
 """Milliseconds of a step, of which a picture takes 8; AR takes 16 of 10."""
@@ -59,35 +58,6 @@ def bands(prompts: int = 6, draft_nfe: tuple[int, int] = (2, 2), **changes: Any)
     cell_meta = {**store.cell("sjd").facts, "cell": "mulo", "label": "m", "method": "mulo_sd"}
     cell_meta |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
     return store.add(cell_meta, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
-
-
-EQ10 = """\
-| setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
-"""
-FIG7 = """\
-| setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
-| 7 down-sampling | rest |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
-| 0.021 (35%) |
-"""
-
-
-@pytest.mark.slow
-def test_passes_of_mulo_sd_and_seconds_by_step_are_reported(tmp_path: Path) -> None:
-    """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
-    names = report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
-    page = names[0].read_text()
-    assert EQ10 in page and FIG7 in page
-    headings = [line for line in page.splitlines() if line.startswith("## MuLo-SD")]
-    assert len(headings) == 5
-    assert all("embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 6" in line for line in headings)
-    tables = ["papers-mulo_sd_text.csv", "papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
-    assert [path.name for path in names[1:4]] == tables
-    assert "papers-fig7.png" in page and (tmp_path / "out" / "papers-fig7.png").exists()
-    assert list(pd.read_csv(names[3])["6 redraws"]) == ["0.020 (33%)"]
 
 
 def test_a_run_without_stages_has_no_breakdown() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import numpy as np
@@ -26,13 +27,11 @@ from tests.support.paper_runs import (
     paper_run,
     picture,
     run_of,
+    table_of,
     top_ks,
     windows,
     with_pictures,
 )
-
-# Figs. 2 and 10
-
 
 SEEDS, KS = 3, (10, 1)
 SIZES = {"ar": 0.2, "sjd": 0.3, "sjdpp": 0.25}
@@ -62,23 +61,11 @@ def seeded(folder: Path) -> FakeStore:
                     output = f"{cell}-{prompt}-{seed}.png"
                     matplotlib.image.imsave(folder / output, np.full((2, 2, 3), colour(name, prompt, seed, k)))
                     records.append(picture(f"p{prompt}", (1,) * 8, 12.0, seed, output=output))
-            cell_meta = {
-                **plain.cell(name).facts,
-                "cell": cell,
-                "baseline": f"ar-{k}",
-                "label": name,
-                "set_scores": sets,
-            }
-            store.add({**cell_meta, "sampling": {**SAMPLED, "top_k": k}}, records)
+            cell_meta = {**plain.cell(name).facts, "cell": cell, "baseline": f"ar-{k}", "label": name}
+            store.add({**cell_meta, "set_scores": sets, "sampling": {**SAMPLED, "top_k": k}}, records)
     samples = store.cell("ar-1").samples
     samples.loc[samples["repetition"] == 1, ["output", "status", "error"]] = ["", "failed", "out of memory"]
     return store
-
-
-# scores of the run's own task
-
-
-SCORED = [name for name in paper_files.papers()["sjdpp"].tables if paper_files.printed(name).layout.if_measured]
 
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
@@ -90,31 +77,18 @@ def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("s
     return store
 
 
-def sheet(store: FakeStore, table: str) -> pd.DataFrame:
-    (table_of_report,) = report.printed_table(table, run_of(store))
-    return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
-
-
-def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> None:
-    assert set(SCORED) == {f"sjdpp_table{i}" for i in (1, 3, 4, 5, 6, 7, 8)}
-
-
 def test_own_scores_are_those_of_the_pictures() -> None:
-    table = sheet(scored(paper_run()), "sjdpp_table5").set_index("Configuration")
-    column = table["Share of right pictures, measured"]
-    half, all_ = (stats.score(pd.Series(one, index_of(6))) for one in ([0.0, 1.0] * 3, [1.0] * 6))
+    column = table_of(scored(paper_run()), "sjdpp_table5")["Share of right pictures, measured"]
+    index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
+    half, all_ = (stats.score(pd.Series(one, index)) for one in ([0.0, 1.0] * 3, [1.0] * 6))
     assert half is not None and all_ is not None
     assert column["Autoregressive Decoding"] == f"0.500 [{half.low:.3f}, {half.high:.3f}]"
     assert column["SJD"] == f"1.000 [{all_.low:.3f}, {all_.high:.3f}]"
     assert column["EAGLE"] == UNMEASURED
-    digits = sheet(scored(paper_run(), "named"), "sjdpp_table7")
+    digits = table_of(scored(paper_run(), "named"), "sjdpp_table7")
     assert [title for title in digits if "Share" in title] == [
         f"Share of digits named as asked, {side}" for side in ("printed", "measured")
     ]
-
-
-def index_of(prompts: int) -> pd.MultiIndex:
-    return pd.MultiIndex.from_product([[f"p{i}" for i in range(prompts)], [0]], names=["prompt", "repetition"])
 
 
 def test_scores_of_another_detector_are_noted() -> None:
@@ -126,9 +100,6 @@ def test_scores_of_another_detector_are_noted() -> None:
         cell.facts["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
     (sheet,) = report.printed_table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in sheet.notes)
-
-
-# one prompt, many seeds
 
 
 def inits(seeds: int = 10) -> FakeStore:
@@ -145,9 +116,6 @@ def inits(seeds: int = 10) -> FakeStore:
     return store
 
 
-# figures read back
-
-
 def refined() -> FakeStore:
     store = paper_run("papers/sjdpp_refine", prompts=2)
     same = store.cell("sjd").facts
@@ -157,9 +125,6 @@ def refined() -> FakeStore:
         cell_meta = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}
         store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     return store
-
-
-# suites
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
@@ -208,6 +173,10 @@ def published(folder: Path) -> FakeStore:
     return with_pictures(store, folder)
 
 
+def approximate(variation: float) -> dict[str, Any]:
+    return {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
+
+
 def rivals(folder: Path) -> FakeStore:
     """SJD draws every other picture right and M all of them, in 8 and 5 passes; G is not run."""
     store = paper_run("papers/sjdpp_exact")
@@ -218,12 +187,7 @@ def rivals(folder: Path) -> FakeStore:
             for i, one in enumerate(store.records[name])
         ]
         store.add(store.cell(name).facts, records)
-    store.cell("sjdpp").facts["verdict"] = {
-        "word": "approximate",
-        "total_variation": 0.0401,
-        "greedy": None,
-        "note": "",
-    }
+    store.cell("sjdpp").facts["verdict"] = approximate(0.0401)
     return store
 
 
@@ -237,14 +201,8 @@ def resolutions(folder: Path) -> FakeStore:
         pictures = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
         for number in range(11):
             label = f"window={number}" if number else "SJD++"
-            settings = {
-                "method": "sjdpp",
-                "backbone": backbone,
-                "params": PUBLISHED,
-                "sampling": SAMPLED,
-                "label": label,
-            }
-            store.add(meta(f"{number}-{backbone}", **settings, task="emoji_scenes"), pictures)
+            same = {"method": "sjdpp", "params": PUBLISHED, "sampling": SAMPLED, "task": "emoji_scenes"}
+            store.add(meta(f"{number}-{backbone}", backbone=backbone, label=label, **same), pictures)
     return store
 
 
@@ -252,11 +210,10 @@ def swept(folder: Path) -> FakeStore:
     """Three values of tau, with the total variation of each."""
     store = paper_run("papers/sjdpp_tau", prompts=2)
     for tau, accepted, variation in ((0.0, (7, 7), 0.2), (float("inf"), (1,) * 8, 0.0)):
-        word = {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
-        changes = {"cell": f"tau{tau}", "params": json.loads(json.dumps({**PUBLISHED, "tau": tau})), "verdict": word}
-        pictures = [picture(f"p{i}", accepted, 12.0) for i in range(2)]
-        store.add({**store.cell("sjdpp").facts, **changes}, pictures)
-    store.cell("sjdpp").facts["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
+        params = json.loads(json.dumps({**PUBLISHED, "tau": tau}))
+        changes = {"cell": f"tau{tau}", "params": params, "verdict": approximate(variation)}
+        store.add({**store.cell("sjdpp").facts, **changes}, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+    store.cell("sjdpp").facts["verdict"] = approximate(0.04)
     store.cell("M").facts["verdict"] = {"word": "unverified", "total_variation": None}
     return store
 

@@ -35,13 +35,8 @@ def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
                 late = [step(0, 0, ms=ms, served=1)] if place % 2 else []
                 records.append(record(f"p{place}", [*steps, *late], agreement=None))
             role = "baseline" if label == "autoregressive" else "method"
-            same = {
-                "role": role,
-                "label": label,
-                "method": label,
-                "batch": batch,
-                "baseline": f"autoregressive-{batch}",
-            }
+            base = f"autoregressive-{batch}"
+            same = {"role": role, "label": label, "method": label, "batch": batch, "baseline": base}
             store.add(meta(f"{label}-{batch}", **same), records)
     return store
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from stridebench.harness.cli.main import stride
 from stridebench.harness.errors import UsageError
 from stridebench.harness.record.outputs import Mesh, save
 from stridebench.harness.record.run_notes import condition_file
 from stridebench.harness.record.store import Store
 from stridebench.harness.synthetic import shapes
 from stridebench.reports.papers import user_study as study
+from tests.support.cli import stride
 from tests.support.fake_store import empty, meta, record, step
 
 SOLID = Mesh(
@@ -107,17 +106,13 @@ def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -
 
 
 def test_export_and_tally_run_from_the_command_line(run: Store, tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path), "--cases", "2"]
-    done = CliRunner().invoke(
-        stride, ["paper", "study", "export", str(run.path), "alph", "beta", *out], catch_exceptions=False
-    )
-    assert done.exit_code == 0 and (tmp_path / "questionnaire.html").exists()
+    words = ("paper", "study", "export", run.path, "alph", "beta", "--out", tmp_path, "--cases", 2)
+    assert stride(*words).code == 0 and (tmp_path / "questionnaire.html").exists()
     file = answers(tmp_path, tmp_path / "key.json", "one", {1: "alpha", 2: "beta"})
-    words = ["paper", "study", "tally", str(tmp_path / "key.json"), str(file)]
-    done = CliRunner().invoke(stride, words, catch_exceptions=False)
-    assert "the alpha on mesh" in done.output and "0.500 (n=1)" in done.output
-    done = CliRunner().invoke(stride, [*words, "--json"], catch_exceptions=False)
-    assert json.loads(done.output)["votes"][1]["votes"] == 1
+    tally = ("paper", "study", "tally", tmp_path / "key.json", file)
+    printed = stride(*tally).out
+    assert "the alpha on mesh" in printed and "0.500 (n=1)" in printed
+    assert stride(*tally, "--json").document["votes"][1]["votes"] == 1
 
 
 @pytest.mark.parametrize(

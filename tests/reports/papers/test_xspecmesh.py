@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from stridebench.harness.cli.main import stride
 from stridebench.harness.errors import StoreError, UsageError
 from stridebench.harness.plan import presets, resolve
 from stridebench.harness.plan.expand import expand
-from stridebench.harness.record import paired_tests
 from stridebench.harness.record.outputs import Mesh, save
 from stridebench.harness.record.run_notes import condition_file
 from stridebench.harness.record.store import Store
@@ -23,11 +19,11 @@ from stridebench.harness.registry import TASKS
 from stridebench.harness.synthetic import shapes
 from stridebench.reports import meshes
 from stridebench.reports.papers import report
-from stridebench.reports.papers.measured import MeasuredRun
 from stridebench.reports.papers.paper_files import published, reports
 from stridebench.reports.text_table import UNMEASURED
+from tests.support.cli import stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.paper_runs import assert_page, frame_of, run_of
+from tests.support.paper_runs import assert_page, frame_of, run_of, table_of
 
 LEVELS = ("level-1", "level-2", "level-0", "level-2", "level-1", "level-2")
 CUBE = Mesh(
@@ -87,36 +83,8 @@ def mesh_run(
     return store
 
 
-lines = frame_of
-
-
-@cache
-def finished() -> FakeStore:
-    """A run shared by all tests that only read it."""
-    return mesh_run()
-
-
-_RUNS: dict[int, tuple[FakeStore, MeasuredRun]] = {}
-
-
-def grouped(store: FakeStore) -> MeasuredRun:
-    """``run_of``, once a store."""
-    if id(store) not in _RUNS:
-        _RUNS[id(store)] = store, run_of(store)
-    return _RUNS[id(store)][1]
-
-
-def table(name: str) -> Any:
-    return lambda run: report.printed_table(name, run)
-
-
-def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
-    (sheet,) = fill(grouped(store))
-    return lines(sheet, labels)
-
-
 def test_each_row_of_table_3_is_its_own_cell() -> None:
-    rows = only(finished(), table("xspecmesh_table3"))
+    rows = table_of(mesh_run(), "xspecmesh_table3")
     assert rows.loc["E", "SCR [tokens/step], printed"] == "2.021"
     scr = rows["SCR [tokens/step], measured"]
     assert scr[list("ABDE")].str[:5].tolist() == ["1.000", "1.500", "2.000", "3.000"] and scr["C"] == UNMEASURED
@@ -126,20 +94,6 @@ def test_each_row_of_table_3_is_its_own_cell() -> None:
     assert rows.loc["B", "CD, measured"].startswith(f"{0.25 + 0.01 * np.cos(np.arange(6)).mean():.4f}")
     assert rows["failed"][["A", "E"]].tolist() == ["0/6", "1/6"]
     assert rows.loc["E-tuned", "SCR [tokens/step], measured"].startswith("1.000")
-
-
-def series(values: list[float]) -> pd.Series[float]:
-    index = pd.MultiIndex.from_product([[f"p{i}" for i in range(len(values))], [0]], names=["prompt", "repetition"])
-    return pd.Series(values, index, dtype=float)
-
-
-@pytest.mark.slow
-def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
-    """The true difference is the margin; in 500 draws the share of 5 % is off by 5 points five times in ten million."""
-    drawn = np.random.default_rng(0).normal(0.1, 0.05, size=(500, 12))
-    claimed = [paired_tests.equivalence(series([0.0] * 12), series(list(row)), 0.1) for row in drawn]
-    share = np.mean([one is not None and one.verdict == "equivalent" for one in claimed])
-    assert abs(share - 0.05) < 0.05
 
 
 def with_files(store: FakeStore, folder: Path) -> FakeStore:
@@ -212,10 +166,9 @@ def test_companions_that_are_no_lists_are_refused() -> None:
 
 def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -> None:
     """Eight tokens make no mesh; the points are kept too."""
-    what = ["--method", "autoregressive", "--backbone", "embedded-mesh", "--task", "{name: shapes, limit: 1}"]
-    rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--max-new-tokens", "8", "--offline"]
-    done = CliRunner().invoke(stride, ["run", *what, *rest, "--out", str(tmp_path / "run")], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    what = ("--method", "autoregressive", "--backbone", "embedded-mesh", "--task", "{name: shapes, limit: 1}")
+    rest = ("--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--max-new-tokens", 8, "--offline")
+    assert stride("run", *what, *rest, "--out", tmp_path / "run").code == 0
     store = Store.open(tmp_path / "run")
     (cell,) = (store.cell(name) for name in store.cells())
     points = np.load(condition_file(store.path, cell.name, "shapes/0"))
@@ -228,11 +181,10 @@ def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> No
     roles = {"A": {"backbone": "bpt"}, "E-tuned": {"backbone": "bpt"}, "E": {"backbone": "bpt", "heads": "mine"}}
     store = mesh_run(("A", "E"), roles=roles)
     store.body["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}
-    rows = only(store, table("xspecmesh_table3"))
-    assert rows["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
-    assert rows["SCR [tokens/step], measured"]["D"] == UNMEASURED
-    (sheet,) = report.printed_table("xspecmesh_table3", grouped(store))
-    assert "measured on bpt bf16" in sheet.title or "measured on bpt fp32" in sheet.title
+    (sheet,) = report.printed_table("xspecmesh_table3", run_of(store))
+    scr = frame_of(sheet)["SCR [tokens/step], measured"]
+    assert scr[["A", "E"]].str[:5].tolist() == ["1.000", "3.000"] and scr["D"] == UNMEASURED
+    assert "measured on bpt fp32" in sheet.title
 
 
 @pytest.mark.slow
