@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from stridebench.harness.errors import StoreError
@@ -25,7 +24,7 @@ MANIFEST: dict[str, Any] = {"key": {"seed": 0}, "cells": {"one": META.stored(), 
 SAMPLE = Sample("p", 0, False, "failed", "why")
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["file", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     if request.param == "s3":
@@ -35,9 +34,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         with s3_server() as objects:
             objects.there["bucket/.keep"] = b""
             yield objects.url("bucket/run")
-    elif request.param == "memory":
-        yield "memory://runs/one"
-        fsspec.filesystem("memory").rm("/", recursive=True)
     else:
         yield f"file://{tmp_path}/runs/one"
 
