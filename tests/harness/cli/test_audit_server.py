@@ -77,7 +77,7 @@ def test_few_tokens_are_inconclusive(prompts: Path) -> None:
         pytest.param("temperature", ("--top-p", 0.9, "-t", 0.7), marks=pytest.mark.slow),
     ],
 )
-def test_a_parameter_that_does_not_reach_one_token_in_eight_is_refuted(
+def test_a_parameter_dropped_at_one_token_in_eight_is_refuted(
     drops: str, words: tuple[object, ...], prompts: Path
 ) -> None:
     right = audited(TableServer(), PLAIN, prompts, *words)

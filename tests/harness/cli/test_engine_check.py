@@ -121,9 +121,7 @@ def test_servers_that_cannot_be_checked_are_one_message(prompts: Path) -> None:
     assert "the server refused the request" in text and "at most 5" in text
 
 
-def test_prompts_that_cannot_be_sent_and_engines_without_a_server_are_one_message(
-    prompts: Path, tmp_path: Path
-) -> None:
+def test_prompts_and_engines_that_do_not_fit_are_one_message(prompts: Path, tmp_path: Path) -> None:
     missing = stride("engine", "check", "http://127.0.0.1:9", "--prompts", tmp_path / "none.jsonl")
     assert missing.code == 2 and "none.jsonl' does not exist" in missing.err
     unnamed = stride("engine", "check", "http://127.0.0.1:9")

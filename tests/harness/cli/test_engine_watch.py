@@ -69,7 +69,7 @@ def test_a_server_that_is_gone_is_a_line_and_the_watch_goes_on(answers: Answers,
     assert watch(answers, history, "--for", "0.01s").code == 0
 
 
-def test_the_key_of_a_watched_server_comes_from_the_variable_that_is_named(
+def test_the_key_comes_from_the_variable_that_is_named(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-secret")

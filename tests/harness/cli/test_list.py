@@ -9,33 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from stridebench.harness.cli import list as verb
 from stridebench.harness.cli.list import show_matrix
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import WORDS, incompatibility
 from stridebench.harness.registry import METHODS
+from tests.support.cli import stride
 
 WIDTH = 100
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
-    done = CliRunner().invoke(verb.command, list(words), catch_exceptions=False)
-    assert done.exit_code == 0
-    return done.output
-
-
-def document(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(printed(monkeypatch, kind, "--json"))
-    return rows
-
-
-def test_a_backbone_is_listed_with_all_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {row["name"]: row for row in document(monkeypatch, "backbones")}
+def test_a_backbone_is_listed_with_all_its_facts() -> None:
+    rows = {row["name"]: row for row in stride("list", "backbones", "--json").document}
     assert set(rows) == set(presets.by_name())
     for row in rows.values():
         assert row["licence"] and row["summary"] and row["source"]
@@ -53,8 +40,8 @@ def test_a_backbone_is_listed_with_all_its_facts(monkeypatch: pytest.MonkeyPatch
     assert (rows["random-llama-1m"]["id"], rows["random-llama-1m"]["ready"]) == ("llama", True)
 
 
-def test_the_table_fits_a_hundred_columns_and_truncates_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = printed(monkeypatch, "backbones", "--long")
+def test_the_table_fits_a_hundred_columns_and_truncates_no_name() -> None:
+    text = stride("list", "backbones", "--long", columns=WIDTH).out
     assert max(map(len, text.splitlines())) <= WIDTH
     for name, spec in presets.by_name().items():
         assert any(line.split()[:1] == [name] for line in text.splitlines()), name
@@ -66,21 +53,19 @@ def test_the_table_fits_a_hundred_columns_and_truncates_no_name(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["methods", "tasks", "backbones", "suites"])
-def test_each_entry_has_a_line_of_at_most_eighty_columns(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    names = [row["name"] for row in document(monkeypatch, kind)]
-    monkeypatch.setenv("COLUMNS", "80")
-    done = CliRunner().invoke(verb.command, [kind], catch_exceptions=False)
-    title, _, *lines = done.output.rstrip().splitlines()
+def test_each_entry_has_a_line_of_at_most_eighty_columns(kind: str) -> None:
+    names = [row["name"] for row in stride("list", kind, "--json").document]
+    title, _, *lines = stride("list", kind, columns=80).out.rstrip().splitlines()
     assert title == kind
     assert all(line.startswith(f"{name} ") for line, name in zip(lines, [*names, "more:"], strict=True))
     assert max(map(len, lines)) <= 80
 
 
-def test_a_named_entry_has_its_parameters_and_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = printed(monkeypatch, "methods", "adt_tree")
+def test_a_named_entry_has_its_parameters_and_requirements() -> None:
+    text = stride("list", "methods", "adt_tree", columns=WIDTH).out
     assert "needs: GRID, HIDDEN, TREE_MASK" in text
     assert "    features: eagle1\n" in text and "    nodes: 16\n" in text
-    assert "licence: Apache-2.0" in printed(monkeypatch, "backbones", "embedded-image")
+    assert "licence: Apache-2.0" in stride("list", "backbones", "embedded-image", columns=WIDTH).out
 
 
 def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,18 +73,18 @@ def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.Mo
         "adapter: hf_causal\nsource: {folder: /nowhere}\ntemplate: own\nchat: true\nlicence: x\nnote: y\n"
     )
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
-    row = next(row for row in document(monkeypatch, "backbones") if row["name"] == "mine")
+    row = next(row for row in stride("list", "backbones", "--json").document if row["name"] == "mine")
     assert (row["template"], row["chat"], row["ready"]) == ("own", True, False)
-    assert "own on" in printed(monkeypatch, "backbones", "--long")
+    assert "own on" in stride("list", "backbones", "--long", columns=WIDTH).out
 
 
-def test_the_matrix_and_its_table_have_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = document(monkeypatch, "matrix")
+def test_the_matrix_and_its_table_have_every_pair() -> None:
+    rows = stride("list", "matrix", "--json").document
     assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.by_name()}
     assert len(rows) == len(list(METHODS)) * len(presets.by_name())
     for row in rows:
         assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in WORDS
-    text = printed(monkeypatch, "matrix")
+    text = stride("list", "matrix", columns=WIDTH).out
     assert max(map(len, text.splitlines())) <= WIDTH
     assert all(name in text for name in (*METHODS, *presets.by_name()))
     table = text.partition("pairs: ")[0]
@@ -148,7 +133,7 @@ def test_an_unsuitable_drafter_is_a_reason(seven: None, backbone: str, drafter: 
     assert (reason is None) if says is None else (reason is not None and says in reason)
 
 
-def test_backbones_with_equal_outcomes_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backbones_with_equal_outcomes_share_a_column() -> None:
     runs, lacks = ("runs", None), ("cannot", "the backbone does not offer GRID")
     outcomes = {("jacobi", "one"): runs, ("jacobi", "two"): runs, ("jacobi", "odd"): runs}
     outcomes |= {("sjd", "one"): runs, ("sjd", "two"): runs, ("sjd", "odd"): lacks}

@@ -106,13 +106,10 @@ USAGE = {
     "a set without a value": ("run", "--method", "sjd", *SMALL, "--set", "seed"),
     "broken YAML": ("run", "--method", "{name: sjd", *SMALL),
     "limit 0": ("run", "--method", "sjd", *SMALL, "--limit", "0"),
-    "limit 0 of a suite": ("run", "quick", "--limit", "0", "--dry-run"),
     "limit below 0": ("run", "quick", "--limit", "-1", "--dry-run"),
     "a type of none": ("run", "--method", "sjd", *SMALL, "--dtype", "fp8"),
     "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
     "no run": ("report", "absent"),
-    "no run to show": ("show", "absent"),
-    "no run to compare": ("report", "absent", "--against", "absent"),
     "no run to keep": ("gate", "make", "absent"),
     "no run to gate": ("gate", "check", "absent", "--baseline", "absent.json"),
 }
@@ -194,13 +191,6 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_repeats_nothing(run):
 def test_resuming_without_a_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "--out" in refused("run", "--method", "sjd", *SMALL, "--resume")
-
-
-@pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_a_run_folder_that_cannot_be_created_is_named(tmp_path, place):
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" if place == "a file" else tmp_path / "file" / "run"
-    assert str(path) in refused("run", "--method", "sjd", *SMALL, "--out", path)
 
 
 def test_report_writes_tables_and_plots(run, tmp_path):
@@ -329,25 +319,28 @@ def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal():
     assert max(map(len, shown.splitlines())) <= 80
 
 
+DECODED = ("run", "--method", "sjd", *SMALL, "--out")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("report", "RUN", "--out", "FILE/below"),
         ("report", "RUN", "--against", "RUN", "--out", "FILE/below"),
         ("gate", "make", "RUN", "--out", "FILE/below"),
+        (*DECODED, "FILE"),
+        (*DECODED, "FILE/below"),
+        (*DECODED, "NEW", "--append", "NEW/history.jsonl"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
+def test_a_place_that_cannot_be_written_is_one_message(run, tmp_path, words):
+    """A history too, before the run begins."""
     (tmp_path / "file").write_text("")
-    places = {"RUN": str(run), "FILE/below": str(tmp_path / "file" / "below")}
-    result = stride(*(places.get(word, word) for word in words))
-    assert result.code == 2 and result.err.startswith("stride: ") and str(tmp_path / "file") in result.err
-
-
-def test_a_history_that_cannot_be_written_is_refused_before_the_run(tmp_path):
-    history = tmp_path / "absent" / "history.jsonl"
-    assert "absent" in refused("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", history)
-    assert not (tmp_path / "run" / "cells").exists()
+    places = {"RUN": run, "FILE": tmp_path / "file", "FILE/below": tmp_path / "file" / "below"}
+    places |= {"NEW": tmp_path / "new", "NEW/history.jsonl": tmp_path / "absent" / "history.jsonl"}
+    named = str(tmp_path / ("absent" if "--append" in words else "file"))
+    assert named in refused(*(places.get(word, word) for word in words))
+    assert not (tmp_path / "new" / "cells").exists()
 
 
 def test_an_error_that_nothing_caught_is_shown_without_control_characters():

@@ -97,12 +97,9 @@ def cell_of(**columns: Any) -> SealedCell:
 PROMPTS = ["HumanEval/1", "HumanEval/11", "HumanEval/2"]
 
 
-@pytest.mark.parametrize(("text", "prompt"), [("HumanEval/1", 0), ("11", 1), ("1", 0), ("2", 2)])
-def test_a_prompt_may_be_the_end_or_the_beginning_of_its_id(text: str, prompt: int) -> None:
-    assert match_prompt(PROMPTS, text) == PROMPTS[prompt]
-
-
-def test_a_prompt_that_fits_none_or_several_lists_them() -> None:
+def test_a_prompt_may_be_the_end_of_its_id_and_what_fits_none_or_several_lists_them() -> None:
+    for text, prompt in (("HumanEval/1", 0), ("11", 1), ("1", 0), ("2", 2)):
+        assert match_prompt(PROMPTS, text) == PROMPTS[prompt]
     with pytest.raises(UsageError, match=r"'Hum' fits 3 prompts; write more of one's id:\n  HumanEval/1\n"):
         match_prompt(PROMPTS, "Hum")
     for text in ("3", "umanEval/1", "Human/2"):

@@ -192,11 +192,6 @@ class TestDepth:
             (4, 1 / 6, 1 / 2),
         ]
 
-    def test_one_plus_the_marginals_is_the_mean_emitted(self) -> None:
-        _, steps = frames(RECORDS[1:3])
-        marginals = sum(row.marginal for row in acceptance_by_depth(steps))
-        assert 1 + marginals == pytest.approx(steps["emitted"].sum() / len(steps), rel=1e-12)
-
     def test_a_short_draft_is_not_a_rejection(self) -> None:
         """Depth 2 was reached twice and drafted once: acceptance there is 1 of 1 and not 1 of 2."""
         trace = (step(2, 2), step(1, 1))

@@ -47,9 +47,9 @@ def baseline(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def loop(*names: str) -> Change:
+def loop(name: str) -> Change:
     def act(cell: Path) -> None:
-        path = cell.joinpath(*names)
+        path = cell / name
         path.unlink()
         path.symlink_to(path)
 
@@ -106,19 +106,15 @@ def meta_without(name: str) -> Change:
     return body("cell.json", lambda content: content["meta"].pop(name))
 
 
-def of(name: str, column: str) -> pa.Schema:
-    """The schema of a table but for one column, which is text."""
-    schema = {SAMPLES: rows.SAMPLES, STEPS: rows.STEPS}[name]
-    return schema.set(schema.get_field_index(column), pa.field(column, pa.string()))
-
-
-def odd_type(column: str) -> Callable[[Rows], Rows]:
-    return lambda rows: [{**row, column: "x"} for row in rows]
-
-
 def cell_of(manifest: dict[str, Any]) -> dict[str, Any]:
     """The planned cell of the method."""
     return next(entries for name, entries in manifest["cells"].items() if name.startswith("sjd"))
+
+
+def as_text(column: str) -> Change:
+    """Give a column of the samples the type of texts."""
+    schema = rows.SAMPLES.set(rows.SAMPLES.get_field_index(column), pa.field(column, pa.string()))
+    return table(SAMPLES, lambda rows: [{**row, column: "x"} for row in rows], schema)
 
 
 NUMBERS = pa.schema({"a": pa.int64()})
@@ -128,7 +124,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "folder for cell.json": (folder_instead("cell.json"), "cell.json is not a regular file"),
     "folder for steps": (folder_instead(STEPS), "steps.parquet is damaged"),
     "other columns": (table(SAMPLES, lambda rows: [{"a": 1}], NUMBERS), "samples.parquet lacks the column prompt"),
-    "other types": (table(SAMPLES, odd_type("warmup"), of(SAMPLES, "warmup")), "the column warmup in the type string"),
+    "other types": (as_text("warmup"), "the column warmup in the type string"),
     "no table": (table(SAMPLES, b"hello"), "samples.parquet is no table"),
     "no files": (body("cell.json", lambda entries: entries.update(files={})), "names the files"),
     "other files": (body("cell.json", lambda entries: entries.update(files={"../x": "y"})), "names the files"),

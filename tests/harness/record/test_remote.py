@@ -90,9 +90,7 @@ def test_an_unfinished_cell_goes_on_where_its_decodes_are(url: str) -> None:
     assert Store.resume(url, MANIFEST).done("one") == {("p", 0, False)}
 
 
-def test_a_resume_sends_what_a_kill_kept_from_the_url(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_sends_what_a_kill_kept_back(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell was sealed in the copy, and the process ended before the object was written."""
     store = Store.create(url, MANIFEST)
     with monkeypatch.context() as patch:
@@ -104,9 +102,7 @@ def test_a_resume_sends_what_a_kill_kept_from_the_url(
     assert Store.open(url).cells() == ["one"]
 
 
-def test_a_cell_that_two_workers_of_a_machine_fetch_at_once_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_two_workers_fetch_at_once_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     url = f"file://{tmp_path}/run"
     store = Store.create(url, MANIFEST)

@@ -128,14 +128,13 @@ def test_repetitions_of_a_prompt_are_resampled_together() -> None:
     assert as_if_prompts.high - as_if_prompts.low < 0.4 * (once.high - once.low)
 
 
-@pytest.mark.parametrize(("prompts", "least"), [(6, 0.86), pytest.param(24, 0.885, marks=pytest.mark.slow)])
-def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least: float) -> None:
-    """95 % intervals of a ratio of skewed sums: 91 and 93 % of 4,000 runs covered the truth.
+def test_intervals_of_few_prompts_cover_the_truth_nearly_as_often_as_stated() -> None:
+    """95 % intervals of a ratio of skewed sums over six prompts: 91 % of 4,000 runs covered the truth.
 
-    Here 300 runs at a fixed seed; the bounds are three standard deviations below those rates, which one
+    Here 300 runs at a fixed seed; the bound is three standard deviations below that rate, which one
     reseeding in 700 would miss. The plain percentile interval must do worse.
     """
-    rng = np.random.default_rng(7)
+    rng, prompts = np.random.default_rng(7), 6
     hit = plain = 0
     for _ in range(300):
         steps = rng.integers(20, 60, size=prompts)
@@ -144,48 +143,15 @@ def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least
         bounds = ratio.interval()
         hit += bounds.low <= 2.0 <= bounds.high
         plain += np.quantile(ratio.values, 0.025) <= 2.0 <= np.quantile(ratio.values, 0.975)
-    assert least <= hit / 300 <= 0.99
+    assert 0.86 <= hit / 300 <= 0.99
     assert plain < hit
-
-
-def test_pairing_removes_the_variance_between_prompts() -> None:
-    rng = np.random.default_rng(0)
-    hard = rng.normal(0, 5, size=20)
-    a = frame(x=list(hard), one=[1.0] * 20)
-    b = frame(x=list(hard + 0.3 + rng.normal(0, 0.1, size=20)), one=[1.0] * 20)
-    interval = stats.difference(a, b, "x", "one")
-    assert 0.2 < interval.low < 0.3 < interval.high < 0.4
-    assert stats.difference(a, b.iloc[5:], "x", "one").n == 15
-
-
-def test_relative_change_and_its_p_value() -> None:
-    a = frame(output=[30.0] * 8, steps=[10.0] * 8)
-    b = frame(output=[20.0] * 8, steps=[10.0] * 8)
-    change = stats.change(a, b, "output", "steps", 1.0)
-    assert change.estimate == pytest.approx(-0.5)  # tau - 1: 2 -> 1
-    assert change.p_below(0.0) == 0.0
-    assert stats.change(a, a, "output", "steps", 1.0).p_below(0.0) > 0.9
-    assert stats.change(a, b.iloc[:3], "output", "steps", 1.0).p_below(0.0) is None
-
-
-def test_p_is_calibrated() -> None:
-    """One-sided p <= 0.05 where nothing changed, 12 prompts, 300 runs: 5 % nominal, 8.8 % is three sigma.
-
-    Strongly skewed differences reach 9 %, which is why the gate asks for half of its 5 %.
-    """
-    rng = np.random.default_rng(1)
-    low = 0
-    for _ in range(300):
-        values = series(rng.normal(size=12))
-        mean = stats.bootstrap(pd.DataFrame({"v": values, "one": 1.0}), lambda s: s[..., 0] / s[..., 1])
-        low += mean.p_below(0.0) <= 0.05
-    assert 0.012 <= low / 300 <= 0.088
 
 
 def test_resamples_without_a_value_give_no_interval() -> None:
     a = frame(accepted=[4, 0, 0, 0, 0, 0], tested=[8.0] * 6)
     change = stats.change(a, a, "accepted", "tested")
     assert change.estimate == 0.0 and change.interval().low is None and change.p_below() is None
+    assert stats.change(a, a.iloc[:3], "accepted", "tested").p_below() is None
 
 
 def test_holm_by_hand() -> None:
@@ -222,10 +188,10 @@ def test_repetitions_of_a_prompt_are_one_value_of_a_bounded_mean() -> None:
     assert 0 < mixed.low < mixed.estimate == 7 / 8 < mixed.high
 
 
-@pytest.mark.parametrize("prompts", [6, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", ["almost always whole", "binary", "uniform", "early or never"])
-def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(prompts: int, shape: str) -> None:
+def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(shape: str) -> None:
     """100 runs at a fixed seed; below 90 % lies one reseeding in 70 of an interval that covers 95 %."""
+    prompts = 6
     rng = np.random.default_rng(prompts)
     draws = {
         "almost always whole": (lambda: np.where(rng.random(prompts) < 0.95, 1.0, rng.random(prompts)), 0.975),
@@ -329,6 +295,8 @@ def test_draws_of_the_mean_of_whole_numbers_are_those_of_mid_p_and_others_of_jef
 def test_a_difference_and_a_change_are_of_ratios_of_sums() -> None:
     a, b = frame(x=[2, 4, 6, 8, 4, 6], n=[1, 2, 1, 2, 1, 2]), frame(x=[3, 3, 5, 9, 4, 8], n=[2, 1, 1, 1, 2, 1])
     assert stats.difference(a, b, "x", "n").estimate == pytest.approx(32 / 8 - 30 / 9)
+    shared = stats.difference(a, b.iloc[2:], "x", "n")  # of four prompts
+    assert (shared.n, shared.estimate) == (4, pytest.approx(26 / 5 - 24 / 6))
     change = stats.change(a, b, "x", "n", 1.0)
     assert change.estimate == pytest.approx(3 / (7 / 3) - 1)
     assert len(change.values) == 10_000

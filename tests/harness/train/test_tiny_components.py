@@ -134,9 +134,7 @@ def test_cells_whose_training_needs_a_package_are_skipped_without_it(monkeypatch
     assert {cell.backbone for cell in trained.runnable} == {cell.backbone for cell in plan.runnable} - skipped
 
 
-def test_what_was_trained_for_an_earlier_stand_in_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_earlier_stand_in_trained_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     folder = discover.trained("medusa-tiny:llama2-7b")
     for fingerprint, kept in (("of other weights", False), (tiny_components._fingerprint("tiny:llama2-7b"), True)):

@@ -68,7 +68,7 @@ class TestTraining:
         assert float(rows[layout.places(), :CODES].std()) > 1
 
     @pytest.mark.parametrize("seed", [1, 2])
-    def test_an_order_free_model_decodes_what_it_was_trained_on(
+    def test_an_order_free_model_decodes_as_trained(
         self, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Group after group on a canvas, against the one pass of the training over cells and queries."""
@@ -145,9 +145,7 @@ class TestTraining:
         share = torch.bincount(second, minlength=CODES) / len(second)
         assert float((share - probs).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
 
-    def test_captions_of_different_lengths_do_not_change_each_others_losses(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_captions_do_not_change_each_others_losses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
         trained, captions = small_decoder(), ["a cat", CAPTION, ""]
         cells = torch.randint(0, CODES, (3, 9), generator=torch.Generator().manual_seed(0))
