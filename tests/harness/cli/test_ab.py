@@ -65,9 +65,7 @@ def test_equal_versions_take_turns_and_decode_the_same(turns: list[str], suite: 
     assert "is not empty" in refused("gate", "ab", "x", "y", suite, "--out", tmp_path / "runs")
 
 
-def test_a_version_that_cannot_plan_the_suite_is_named_before_anything_runs(
-    turns: list[str], suite: Path, tmp_path: Path
-) -> None:
+def test_a_version_that_cannot_plan_the_suite_is_named(turns: list[str], suite: Path, tmp_path: Path) -> None:
     message = refused("gate", "ab", "breaks", "y", suite, "--out", tmp_path / "runs")
     assert "breaks cannot plan this suite: there is no backbone 'tabular'" in message and not turns
     assert not (tmp_path / "runs").exists()

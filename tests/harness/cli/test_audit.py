@@ -31,7 +31,7 @@ SERVED = ("--backbone", "tabular", "--temperature", "1")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit") / "run"
     words = ("--method", "speculative", "--method", "{name: sjdpp, reuse: paper}", "--backbone", "tabular")
-    words += ("--task", "{name: tabular, prompts_count: 12}", "-t", "1", "-t", "0", "--max-new-tokens", "24")
+    words += ("--task", "{name: tabular, prompts_count: 8}", "-t", "1", "-t", "0", "--max-new-tokens", "24")
     words += ("--set", "prove=false", "--set", "warmup=0")
     assert stride("run", *words, "--out", folder, "--json").code == 0
     return folder
@@ -66,19 +66,15 @@ def test_a_stored_run_is_audited_anew_with_the_same_e_values(run: Path) -> None:
         assert row["dtype"] == "fp64"  # in which toys compute
 
 
-def test_the_table_names_every_cell(run: Path) -> None:
+def test_the_table_names_every_cell_under_its_setting(run: Path) -> None:
     outcome = stride("audit", run)
     assert "refuted from e = 3000 on, distributions in fp64" in outcome.out
+    assert outcome.out.count("tabular fp64, T = 1, tabular") == 1
     for label in ("autoregressive (other seeds)", "speculative", "sjdpp", "not refuted", "APPROXIMATE"):
         assert label in outcome.out
 
 
-def test_cells_stand_under_their_setting_and_an_approximate_one_may_be_refuted(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    title = "tabular fp64, T = 1, tabular"
-    assert stride("audit", run).out.count(title) == 1
-
+def test_an_approximate_cell_may_be_refuted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def far_off(bets: list[Bets], audits: int = 1) -> Audit:
         return dataclasses.replace(audit(bets, audits), threshold=1e-300)
 
@@ -121,12 +117,9 @@ def test_tokens_of_the_claimed_temperature_pass_and_others_are_refuted(tmp_path:
     assert printed.startswith("refuted: e = 1e+") and "other weights, another prompt format" in printed
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_model_whose_logits_are_not_finite_audits_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
-) -> None:
+def test_a_model_whose_logits_are_not_finite_audits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = served(tmp_path / "a.jsonl", 1.0, lines=1)
-    monkeypatch.setattr(Tabular, "_logits", lambda self, entry: torch.full((self.vocabulary,), value).double())
+    monkeypatch.setattr(Tabular, "_logits", lambda self, entry: torch.full((self.vocabulary,), torch.nan).double())
     assert "logits of the target are NaN or infinite" in refused("audit", "--tokens", path, *SERVED)
 
 
@@ -146,11 +139,10 @@ def test_few_tokens_are_inconclusive(tmp_path: Path) -> None:
 
 def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
     path = served(tmp_path / "a.jsonl", 1.0, lines=2)
-    outcome = stride("audit", "--tokens", path, *SERVED, "--drafter", "small", "--json")
-    assert "draft" in outcome.document["visible"]
     needed = "they need the drafter's distributions; name the drafter with --drafter"
     assert needed in stride("audit", "--tokens", path, *SERVED).out
-    assert needed not in stride("audit", "--tokens", path, *SERVED, "--drafter", "small").out
+    outcome = stride("audit", "--tokens", path, *SERVED, "--drafter", "small", "--json")
+    assert "draft" in outcome.document["visible"]
 
 
 @pytest.mark.parametrize(
@@ -166,15 +158,11 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--tokens", "FILE", "--backbone", "tabula", "-t", "1"), "there is no backbone 'tabula'; did you mean"),
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "0"), "at 0 nothing is drawn"),
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "nan"), "temperature is nan"),
-        (("--tokens", "FILE", "--backbone", "tabular", "-t", "inf"), "temperature is inf"),
         (("--tokens", "FILE", *SERVED, "--top-p", "0"), "0 < top_p <= 1"),
         (("--kernel", "unknown"), "there is no kernel 'unknown'"),
         (("--kernel", "transformers", "-t", "1"), "--temperature goes with --tokens"),
-        (("--kernel", "transformers", "RUN"), "one of them"),
-        (("--kernel", "transformers", "--kernel", "unknown"), "there is no kernel 'unknown'"),
         (("RUN", "--trials", "5"), "--trials goes with --kernel"),
         (("--tokens", "FILE", *SERVED, "--margin", "-1"), "margin is -1"),
-        (("--tokens", "FILE", *SERVED, "--margin", "nan"), "margin is nan"),
         (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
         (("--tokens", "FILE", *SERVED, "--dtype", "int8"), "there is no dtype 'int8'"),
         (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked or an order-free model"),
@@ -196,16 +184,12 @@ def test_a_run_that_drew_nothing_is_refused(tmp_path: Path) -> None:
     assert "no finished cell at a temperature above 0" in refused("audit", tmp_path / "run")
 
 
-def test_a_kernel_is_held_against_known_distributions() -> None:
-    outcome = stride("audit", "--kernel", "transformers", "--trials", "100")
-    assert outcome.code == 0 and "far drafter" in outcome.out and "biased" not in outcome.out
-    places = stride("audit", "--kernel", "transformers", "--trials", "20", "--json").document["places"]
-    assert len(places) == 16 and not any(place["biased"] for place in places)
-
-
-def test_several_kernels_are_tried_in_turn_and_each_is_told() -> None:
+def test_kernels_are_held_against_known_distributions_in_turn() -> None:
     words = ("--kernel", "transformers", "--kernel", "transformers_single_position", "--kernel", "transformers")
     outcome = stride("audit", *words, "--trials", "20", "--json")
     assert [told["kernel"] for told in outcome.document["kernels"]] == ["transformers", "transformers_single_position"]
-    shown = stride("audit", *words[:4], "--trials", "20").out
-    assert "transformers: tokens" in shown and "transformers_single_position: tokens" in shown
+    places = outcome.document["kernels"][0]["places"]
+    assert len(places) == 16 and not any(place["biased"] for place in places) and outcome.code == 1
+    shown = stride("audit", "--kernel", "transformers", "--trials", "100")
+    assert shown.code == 0 and shown.out.startswith("transformers: tokens")
+    assert "far drafter" in shown.out and "biased" not in shown.out

@@ -25,7 +25,10 @@ def prompts(tmp_path: Path) -> Path:
     return written_prompts(tmp_path)
 
 
-def test_a_sampler_that_is_right_is_safe_and_its_gain_has_an_interval(prompts: Path) -> None:
+def test_a_sampler_that_is_right_is_safe_and_its_gain_has_an_interval(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     done = checked(TableServer(), PLAIN, prompts)
     assert done.code == 0 and done.out.startswith("safe: ") and done.err == ""
     first = done.out.splitlines()[0]
@@ -33,11 +36,14 @@ def test_a_sampler_that_is_right_is_safe_and_its_gain_has_an_interval(prompts: P
     assert "T = 0: same tokens: all 12 outputs are those of the plain decode" in done.out
     assert "T = 1: not refuted: e = " in done.out and "would have been seen" in done.out
     assert "acceptance" in done.out and "2.00" in done.out
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("## safe: ") and "| with drafts | 0 |" in summary
 
 
 def test_a_server_that_draws_wrongly_at_temperature_1_is_unsafe(prompts: Path) -> None:
-    document = checked(TableServer(power=1.5), PLAIN, prompts, "--json").document
-    assert document["outcome"] == "unsafe" and document["headline"].startswith("unsafe: ")
+    done = checked(TableServer(power=1.5), PLAIN, prompts, "--json")
+    document = done.document
+    assert done.code == 1 and document["outcome"] == "unsafe" and document["headline"].startswith("unsafe: ")
     (reason,) = (line for line in document["reasons"] if line.startswith("T = 1"))
     assert reason.startswith("T = 1: broken: e = ") and "colder" in reason and "the plain decode: e = " in reason
     verdicts = {(cell["server"], cell["temperature"]): cell["verdict"] for cell in document["cells"]}
@@ -47,7 +53,6 @@ def test_a_server_that_draws_wrongly_at_temperature_1_is_unsafe(prompts: Path) -
         ("with drafts", 1.0): "broken",
         ("plain", 1.0): "",
     }
-    assert checked(TableServer(power=1.5), PLAIN, prompts).code == 1
 
 
 def test_greedy_tokens_that_differ_far_from_a_tie_are_unsafe(prompts: Path) -> None:
@@ -64,35 +69,40 @@ def test_rounding_moves_tokens_at_near_ties_alone_and_is_safe(prompts: Path) -> 
 @pytest.mark.parametrize(
     ("own", "plain", "words", "said"),
     [
-        (TableServer(), None, (), "without its plain decode (--plain)"),
-        (TableServer(), PLAIN, ("--limit", "5"), "5 answers came in the time, and 6 are needed"),
-        (TableServer(silent=3), PLAIN, (), "tokens came without probabilities"),
-        (TableServer(drafted=0), PLAIN, (), "nothing was drafted"),
-        (TableServer(noise=0.6), PLAIN, (), "T = 0: other arithmetic: "),
-        (TableServer(power=1.5), TableServer(stream=1, power=1.5), (), "T = 1: other arithmetic: "),
-        (TableServer(), PLAIN, ("--max-new-tokens", "2"), "too few tokens to see a bias below 0.2"),
-        (TableServer(), PLAIN, ("--max-new-tokens", "1"), "T = 1: inconclusive: "),
-        (TableServer(stops=7), PLAIN, (), "and some only by their end"),
+        (TableServer(), None, (), ["without its plain decode (--plain)"]),
+        (
+            TableServer(silent=3, drafted=0, stops=7),
+            PLAIN,
+            ("--limit", "5"),
+            [
+                "5 answers came in the time, and 6 are needed",
+                "tokens came without probabilities",
+                "nothing was drafted",
+                "and some only by their end",
+            ],
+        ),
+        (
+            TableServer(noise=0.6, power=1.5),
+            TableServer(stream=1, power=1.5),
+            (),
+            ["T = 0: other arithmetic: ", "T = 1: other arithmetic: "],
+        ),
+        (TableServer(), PLAIN, ("--max-new-tokens", "2"), ["too few tokens to see a bias below 0.2"]),
+        (TableServer(), PLAIN, ("--max-new-tokens", "1"), ["T = 1: inconclusive: "]),
     ],
 )
 def test_what_cannot_be_known_is_not_shown(
-    own: TableServer, plain: TableServer | None, words: tuple[str, ...], said: str, prompts: Path
+    own: TableServer, plain: TableServer | None, words: tuple[str, ...], said: list[str], prompts: Path
 ) -> None:
     done = checked(own, plain, prompts, *words)
-    assert done.code == 4 and done.out.startswith("not shown to be safe: ") and said in done.out, done.out
+    assert done.code == 4 and done.out.startswith("not shown to be safe: "), done.out
+    assert [one for one in said if one not in done.out] == [], done.out
 
 
 def test_without_its_plain_decode_a_wrong_sampler_is_still_refuted(prompts: Path) -> None:
     done = checked(TableServer(power=1.5), None, prompts)
     assert done.code == 1 and "T = 1: refuted: " in done.out
     assert done.out.startswith("unsafe: without its plain decode (--plain) nothing shows whether it pays")
-
-
-def test_the_result_goes_to_the_step_summary(prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    checked(TableServer(), PLAIN, prompts)
-    text = (tmp_path / "summary.md").read_text()
-    assert text.startswith("## safe: ") and "| with drafts | 0 |" in text
 
 
 def one_message(answers: Answers, prompts: Path, *words: str) -> str:
@@ -111,9 +121,7 @@ def test_servers_that_cannot_be_checked_are_one_message(prompts: Path) -> None:
     assert "the server refused the request" in text and "at most 5" in text
 
 
-def test_prompts_that_cannot_be_sent_and_engines_without_a_server_are_one_message(
-    prompts: Path, tmp_path: Path
-) -> None:
+def test_prompts_and_engines_that_do_not_fit_are_one_message(prompts: Path, tmp_path: Path) -> None:
     missing = stride("engine", "check", "http://127.0.0.1:9", "--prompts", tmp_path / "none.jsonl")
     assert missing.code == 2 and "none.jsonl' does not exist" in missing.err
     unnamed = stride("engine", "check", "http://127.0.0.1:9")
@@ -132,12 +140,6 @@ def test_the_time_is_shared_by_both_temperatures_and_each_has_a_prompt_at_least(
         uses = {"speculative": EngineUse("vllm", "server", {"url": server.url, "prompt": "text"})}
         result = check(uses, TaskUse("prompts", task, None), task.prompts(), 4, 8, clock=lambda: float(next(readings)))
     assert [(cell.temperature, cell.prompts) for cell in result.cells] == [(0.0, 4), (1.0, 4)]
-
-
-def test_a_server_that_dies_ends_the_check(prompts: Path) -> None:
-    with answer_server(Answers(reply=PLAIN.reply)) as other:
-        gone = f"http://127.0.0.1:{other.url.rpartition(':')[2]}"
-    assert "nothing answers" in refused("engine", "check", gone, "--prompts", prompts)
 
 
 @pytest.mark.parametrize(

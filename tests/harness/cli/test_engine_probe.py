@@ -25,17 +25,17 @@ class ProbedTable(TableServer):
     """A table server that knows stop strings and JSON.
 
     Args:
-        fault: what it does wrongly; "" for nothing.
+        faults: what it does wrongly.
         calls: how often each prompt was sent with a budget above one token.
     """
 
-    fault: str = ""
+    faults: tuple[str, ...] = ()
     calls: dict[str, int] = field(default_factory=dict)
 
     def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         if body.get("response_format"):
             return self._json(body["max_tokens"])
-        if self.fault == "ends" and (body.get("n") or "" in self.calls):
+        if "ends" in self.faults and (body.get("n") or "" in self.calls):
             self.calls[""] = 1
             raise web.HTTPInternalServerError
         if body.get("n"):
@@ -43,15 +43,15 @@ class ProbedTable(TableServer):
         key, known = str(body["prompt"]), dict(body)
         many = body["max_tokens"] > 1
         self.calls[key] = self.calls.get(key, 0) + many
-        if self.fault == "stale" and many and self.calls[key] > 1 and body["temperature"] == 0:
+        if "stale" in self.faults and many and self.calls[key] > 1 and body["temperature"] == 0:
             known["prompt"] = [IDS - 1]
-        if self.fault == "one more" and body["max_tokens"] == 2:
+        if "one more" in self.faults and body["max_tokens"] == 2:
             known["max_tokens"] = 3
-        if self.fault == "past the end" and many and isinstance(body["prompt"], list):
+        if "past the end" in self.faults and many and isinstance(body["prompt"], list):
             self.stops = -1
-        if self.fault == "one seed":
+        if "one seed" in self.faults:
             known["seed"] = 0
-        if self.fault == "own seeds":
+        if "own seeds" in self.faults:
             self.stream += 1
         events = [*super().reply(known)]
         return self._stopped(events, body["stop"][0]) if body.get("stop") else events
@@ -60,7 +60,7 @@ class ProbedTable(TableServer):
         """Several samples in one stream; with the fault, the second one ignores top-k."""
         events: list[Mapping[str, Any]] = []
         for sample in range(body["n"]):
-            cut = 0 if self.fault == "one sample" and sample else body["top_k"]
+            cut = 0 if "one sample" in self.faults and sample else body["top_k"]
             for event in super().reply({**body, "top_k": cut, "seed": sample}):
                 events.append({**event, "choices": [{**choice, "index": sample} for choice in event["choices"]]})
         return events
@@ -68,12 +68,12 @@ class ProbedTable(TableServer):
     def _stopped(self, events: list[Mapping[str, Any]], stop: str) -> Sequence[Mapping[str, Any]]:
         """Cut the text at the stop string; with the fault, only behind its end."""
         whole = "".join(choice["text"] for event in events for choice in event["choices"])
-        end = whole.index(stop) + (len(stop) if self.fault == "late stop" else 0)
+        end = whole.index(stop) + (len(stop) if "late stop" in self.faults else 0)
         choice = {"index": 0, "text": whole[:end], "token_ids": [1], "finish_reason": "stop"}
         return [{"choices": [choice]}, *events[-1:]]
 
     def _json(self, budget: int) -> Sequence[Mapping[str, Any]]:
-        text = JSON[:-1] + ("]" if self.fault == "no grammar" else "}")
+        text = JSON[:-1] + ("]" if "no grammar" in self.faults else "}")
         choice = {"index": 0, "text": text[:budget], "finish_reason": "stop" if budget >= len(text) else "length"}
         return [{"choices": [choice]}]
 
@@ -87,64 +87,55 @@ def verdicts(done: Outcome) -> dict[str, str]:
     return {row["probe"]: row["verdict"] for row in done.document["rows"]}
 
 
+def end_behind(prompt: str) -> int:
+    """The third token of the table's greedy chain behind a prompt."""
+    token = hashlib.sha256(prompt.encode()).digest()[0] % IDS
+    for _ in range(3):
+        token = int(TABLE[token].argmax())
+    return token
+
+
+def counted(*preemptions: int) -> list[str]:
+    drafts = "vllm:spec_decode_num_drafts_total 1\n"
+    return [f"{drafts}vllm:num_preemptions_total {count}\n" for count in preemptions]
+
+
 def test_a_right_server_is_safe_against_its_own_decode_token_by_token() -> None:
-    done = probed(ProbedTable(), "--json")
-    skipped = dict.fromkeys(("an end of text in a draft", "preemption"), "skipped")
-    assert verdicts(done) == {**dict.fromkeys(PROBES, "same tokens"), **skipped}
+    """It preempts a request, and its greedy text behind the first prompt ends after three tokens."""
+    done = probed(ProbedTable(stops=end_behind(ASKS[0])), "--json", metrics=counted(2, 2, 5))
+    assert verdicts(done) == dict.fromkeys(PROBES, "same tokens")
     assert (done.code, done.document["outcome"]) == (0, "safe")
 
 
 @pytest.mark.parametrize(
-    ("fault", "probe"),
+    ("server", "differ"),
     [
-        ("stale", "A, B, A with one prefix"),
-        ("one more", "max_tokens 1 to 3"),
-        ("late stop", "a stop string in a draft"),
-        ("no grammar", "JSON"),
-        ("no grammar", "the end of a thought in a draft"),
-        ("one sample", "two samples of one prompt"),
-        ("one seed", "seeds"),
+        (
+            ProbedTable(faults=("stale", "late stop", "one sample", "one seed")),
+            {"A, B, A with one prefix", "a stop string in a draft", "two samples of one prompt", "seeds"}
+            | {"max_tokens 1 to 3", "several at once"},  # which repeat a prompt, and a stale prefix changes the second
+        ),
+        (
+            ProbedTable(faults=("one more", "no grammar"), drops=("repetition_penalty",), every=2),
+            {"max_tokens 1 to 3", "JSON", "the end of a thought in a draft", "penalties"},
+        ),
+        (
+            ProbedTable(faults=("past the end",), drops=("presence_penalty",), every=2, stops=end_behind(ASKS[0])),
+            {"an end of text in a draft", "penalties"},
+        ),
     ],
 )
-def test_a_planted_fault_is_found_by_its_probe(fault: str, probe: str) -> None:
-    done = probed(ProbedTable(fault=fault), "--json")
-    assert verdicts(done)[probe] == "differs" and done.code == 1
-    quiet = {"an empty draft after an accepted one", "seeds"} - {probe}
-    assert {verdicts(done)[name] for name in quiet} == {"same tokens"}
+def test_planted_faults_are_found_by_their_probes_alone(server: ProbedTable, differ: set[str]) -> None:
+    done = probed(server, "--json", metrics=counted(2))
+    assert done.code == 1 and {name for name, word in verdicts(done).items() if word == "differs"} == differ
+    skipped = {name for name, word in verdicts(done).items() if word == "skipped"}
+    assert skipped == {"preemption", "an end of text in a draft"} - differ
 
 
 def test_a_probe_that_ends_the_server_is_unsafe() -> None:
-    done = probed(ProbedTable(fault="ends"), "--json")
+    done = probed(ProbedTable(faults=("ends",)), "--json")
     assert list(verdicts(done).items())[-2:] == [("JSON", "same tokens"), ("two samples of one prompt", "ended")]
     assert (done.code, done.document["outcome"]) == (1, "unsafe")
-
-
-@pytest.mark.parametrize("drops", ["presence_penalty", "repetition_penalty"])
-def test_penalties_that_do_not_reach_every_position_are_found(drops: str) -> None:
-    done = probed(ProbedTable(drops=(drops,), every=2), "--json")
-    assert verdicts(done)["penalties"] == "differs" and done.code == 1
-    assert verdicts(done)["edges of blocks"] == "same tokens"
-
-
-@pytest.mark.parametrize(("fault", "verdict"), [("", "same tokens"), ("past the end", "differs")])
-def test_nothing_is_sent_behind_an_end_of_text(fault: str, verdict: str) -> None:
-    """The table's greedy chain behind the probe's first prompt reaches the end after three tokens."""
-    end = hashlib.sha256(ASKS[0].encode()).digest()[0] % IDS
-    for _ in range(3):
-        end = int(TABLE[end].argmax())
-    assert verdicts(probed(ProbedTable(fault=fault, stops=end), "--json"))["an end of text in a draft"] == verdict
-
-
-def test_preempted_requests_are_compared_and_a_server_that_preempts_none_is_skipped() -> None:
-    drafts = "vllm:spec_decode_num_drafts_total 1\n"
-
-    def preemption(*counts: int) -> str:
-        done = probed(
-            ProbedTable(), "--json", metrics=[f"{drafts}vllm:num_preemptions_total {count}\n" for count in counts]
-        )
-        return verdicts(done)["preemption"]
-
-    assert preemption(2) == "skipped" and preemption(2, 2, 5) == "same tokens"
 
 
 def test_llama_cpp_is_probed_token_by_token_with_the_ids_that_it_tokenises() -> None:
@@ -162,7 +153,7 @@ def test_tokens_that_differ_in_longer_requests_are_unsafe_and_the_text_says_wher
 
 
 def test_a_seed_that_is_ignored_is_not_shown() -> None:
-    done = probed(ProbedTable(fault="own seeds"), "--json")
+    done = probed(ProbedTable(faults=("own seeds",)), "--json")
     assert done.code == 4 and verdicts(done)["seeds"] == "not shown"
 
 

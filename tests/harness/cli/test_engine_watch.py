@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ def answers() -> Iterator[Answers]:
 
 
 def watch(answers: Answers, history: Path, *words: str) -> Any:
-
     return stride("engine", "watch", answers.url, *WORDS, "--history", history, *words)
 
 
@@ -72,7 +69,7 @@ def test_a_server_that_is_gone_is_a_line_and_the_watch_goes_on(answers: Answers,
     assert watch(answers, history, "--for", "0.01s").code == 0
 
 
-def test_the_key_of_a_watched_server_comes_from_the_variable_that_is_named(
+def test_the_key_comes_from_the_variable_that_is_named(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-secret")
@@ -114,13 +111,3 @@ def test_engines_and_probes_are_declared_before_they_are_looked_up(monkeypatch: 
 
     monkeypatch.setattr(watch_module, "declare_all", declared)
     assert refused("engine", "watch", "http://127.0.0.1:9", "--engine", "vlm") == "stride: declared\n"
-
-
-@pytest.mark.engines
-def test_a_process_of_its_own_knows_the_engines_and_the_probes(answers: Answers, tmp_path: Path) -> None:
-    words = ["engine", "watch", answers.url, *WORDS, "--for", "0.01s", "--history", str(tmp_path / "watch.jsonl")]
-    done = subprocess.run(
-        [sys.executable, "-m", "stridebench.harness.cli.main", *words], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"readings": 1, "failed": 0, "moved": []}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -61,16 +60,11 @@ def drafter(base: Path) -> Drafter:
 def decode(base: Path, drafter: Drafter):
     """Runs of one suite; its drafter is a preset that changes on the disk between them."""
 
-    def run(name: str, noise: str, limit: int = 32, tokens: int = 24) -> Path:
+    def run(name: str, noise: str) -> Path:
         drafter(noise)
-        task = f"{{name: tabular, prompts_count: 32, vocabulary: 64, limit: {limit}}}"
-        words = (
-            "--method",
-            "{name: speculative, drafter: gate-drafter, gamma: 4}",
-            "--method",
-            "prompt_lookup",
-        )
-        words += ("--backbone", "gate-target", "--task", task, "-t", "1", "--max-new-tokens", tokens)
+        words = ("--method", "{name: speculative, drafter: gate-drafter, gamma: 4}", "--method", "prompt_lookup")
+        words += ("--backbone", "gate-target", "--task", "{name: tabular, prompts_count: 32, vocabulary: 64}")
+        words += ("-t", "1", "--max-new-tokens", "24")
         result = stride("run", *words, "--set", "prove=false", "--set", "warmup=0", "--out", base / name, "--json")
         assert result.code == 0 and result.document["done"] == 4, result
         return base / name
@@ -90,10 +84,7 @@ def baseline(sound: Path) -> Path:
     """A baseline made from the sound run."""
     result = stride("gate", "make", sound, "--out", sound / "baseline.json", "--json")
     assert result.code == 0
-    assert [cell.split(".")[0].split("-")[0] for cell in result.document["cells"]] == [
-        "speculative",
-        "prompt_lookup",
-    ]
+    assert [cell.split(".")[0].split("-")[0] for cell in result.document["cells"]] == ["speculative", "prompt_lookup"]
     return sound / "baseline.json"
 
 
@@ -122,6 +113,9 @@ def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
     assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
     others = [row for row in result.document["rows"] if row["label"] == "prompt_lookup"]
     assert others and all(row["verdict"] != "fail" for row in others)
+    tolerant = stride("gate", "check", degraded, "--baseline", baseline, "--margin", 0.5, "--json")
+    drafts = [row["verdict"] for row in tolerant.document["rows"] if row["label"].startswith("speculative")]
+    assert tolerant.code == 4 and drafts and set(drafts) == {"pass"}
 
 
 def test_a_replay_sees_a_loss_of_about_one_percent(sound, drafter, tmp_path):
@@ -150,75 +144,18 @@ def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
     result = stride("gate", "check", degraded, *words)
     assert result.code == 1 and result.out.startswith("fail: ") and "T1.tabular" in result.out.splitlines()[0]
     assert "| ---" not in result.out and "more figures are those of the baseline" in result.out
-    assert (tmp_path / "gate.md").read_text().startswith("# Gate: fail: ")
-    assert (
-        "| speculative drafter=gate-drafter gamma=4 | gate-target.fp32.T1.tabular |"
-        in (tmp_path / "gate.md").read_text()
-    )
-    assert "gate-drafter" in (tmp_path / "gate.md").read_text()
+    page = (tmp_path / "gate.md").read_text()
+    assert page.startswith("# Gate: fail: ")
+    assert "| speculative drafter=gate-drafter gamma=4 | gate-target.fp32.T1.tabular |" in page
     summary = stride("gate", "check", degraded, *words, "--summary").out
     assert summary.startswith("fail: ") and summary.count("\n") == 1
     suite = ET.parse(tmp_path / "gate.xml").getroot()
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) > 0
-    failing = [case for case in suite.iter("testcase") if case.find("failure") is not None]
-    assert all(str(case.get("classname")).startswith("speculative-drafter=gate-drafter") for case in failing)
 
 
-def test_a_wide_margin_tolerates_the_drop(baseline, degraded):
-    result = stride("gate", "check", degraded, "--baseline", baseline, "--margin", 0.5, "--json")
-    drafts = [row["verdict"] for row in result.document["rows"] if row["label"].startswith("speculative")]
-    assert result.code == 4 and drafts and set(drafts) == {"pass"}
-
-
-def test_three_prompts_are_inconclusive(decode):
-    first, second = decode("few", "good", limit=3), decode("few-again", "worse", limit=3)
-    baseline = first / "baseline.json"
-    assert stride("gate", "make", first, "--out", baseline).code == 0
-    for run in (first, second):
-        result = stride("gate", "check", run, "--baseline", baseline, "--json")
-        assert (result.code, result.document["verdict"]) == (4, "inconclusive")
-        tested = [row for row in result.document["rows"] if row["metric"] != "e-value"]
-        assert tested and all("prompts" in row["why"] for row in tested)
-
-
-def test_the_error_of_another_suites_baseline_names_the_key(decode, baseline):
-    other = decode("other", "good", limit=3, tokens=12)
-    message = refused("gate", "check", other, "--baseline", baseline)
-    assert "another suite" in message and "max_new_tokens" in message
-
-
-WRONG = {
-    "deep": lambda text: "[" * 200_000,
-    "absent": None,
-    "cut short": lambda text: text[:200],
-    "of another kind": lambda text: "[]",
-    "a number": lambda text: "3",
-    "edited": lambda text: text.replace('"cells"', '"cels"', 1),
-    "of another schema": lambda text: json.dumps({**json.loads(text), "schema": 99}),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_baseline_file_is_one_message(baseline, degraded, tmp_path, case):
+@pytest.mark.parametrize("text", ["[" * 200_000, None, '{"cells": ', "[]"], ids=["deep", "absent", "cut", "a list"])
+def test_a_file_that_is_no_baseline_is_one_message(degraded, tmp_path, text):
     path = tmp_path / "baseline.json"
-    change = WRONG[case]
-    if change is not None:
-        path.write_text(change(baseline.read_text()))
-    assert "stride gate make" in refused("gate", "check", degraded, "--baseline", path) or case == "edited"
-
-
-def test_a_run_with_a_missing_cell_is_an_error(baseline, degraded, tmp_path):
-    copy = tmp_path / "run"
-    for path in degraded.rglob("*"):
-        if path.is_file() and not path.parent.name.startswith("speculative"):
-            (copy / path.relative_to(degraded)).parent.mkdir(parents=True, exist_ok=True)
-            (copy / path.relative_to(degraded)).write_bytes(path.read_bytes())
-    result = stride("gate", "check", copy, "--baseline", baseline, "--json")
-    assert (result.code, result.document["verdict"]) == (2, "error")
-
-
-def test_a_run_without_drafts_makes_no_baseline(tmp_path):
-    words = ("--method", "autoregressive", "--backbone", "tabular", "--task", "tabular", "--limit", 2)
-    assert stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json").code == 0
-    assert "drafts" in refused("gate", "make", tmp_path / "run", "--out", tmp_path / "baseline.json")
-    assert not (tmp_path / "baseline.json").exists()
+    if text is not None:
+        path.write_text(text)
+    assert "stride gate make" in refused("gate", "check", degraded, "--baseline", path)

@@ -74,8 +74,6 @@ def test_list_gives_the_promised_fields(kind):
     word, more = LISTED[kind]
     rows = stride("list", kind, "--json").document
     assert rows and all(row["kind"] == word and set(row) >= FIELDS | more for row in rows)
-    text = stride("list", kind).out
-    assert all(row["name"] in text for row in rows)
 
 
 def test_list_alone_gives_all_but_the_matrix():
@@ -108,13 +106,10 @@ USAGE = {
     "a set without a value": ("run", "--method", "sjd", *SMALL, "--set", "seed"),
     "broken YAML": ("run", "--method", "{name: sjd", *SMALL),
     "limit 0": ("run", "--method", "sjd", *SMALL, "--limit", "0"),
-    "limit 0 of a suite": ("run", "quick", "--limit", "0", "--dry-run"),
     "limit below 0": ("run", "quick", "--limit", "-1", "--dry-run"),
     "a type of none": ("run", "--method", "sjd", *SMALL, "--dtype", "fp8"),
     "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
     "no run": ("report", "absent"),
-    "no run to show": ("show", "absent"),
-    "no run to compare": ("report", "absent", "--against", "absent"),
     "no run to keep": ("gate", "make", "absent"),
     "no run to gate": ("gate", "check", "absent", "--baseline", "absent.json"),
 }
@@ -127,8 +122,7 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(case, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("device", ["cuda:7", "nowhere"])
-@pytest.mark.parametrize("backbone", ["tabular", "random-llama-1m"])
+@pytest.mark.parametrize(("device", "backbone"), [("cuda:7", "tabular"), ("nowhere", "random-llama-1m")])
 def test_an_absent_device_is_named(device, backbone, tmp_path):
     words = ("--backbone", backbone, *SMALL[2:], "--device", device, "--out", tmp_path / "run")
     assert device.partition(":")[0] in refused("run", "--method", "sjd", *words)
@@ -156,26 +150,6 @@ def test_an_infinite_threshold_takes_a_limit_too(tmp_path):
     assert [row["expected"] for row in rows] == [1, 1]
 
 
-def outputs(path: Path) -> dict[str, list[list[int]]]:
-    store = Store.open(path)
-    return {name: [list(ids) for ids in store.cell(name).samples["tokens"]] for name in store.cells()}
-
-
-@pytest.mark.slow
-def test_limit_seed_and_temperature_take_effect(tmp_path):
-    def tokens_of_run(name: str, seed: int) -> dict[str, list[list[int]]]:
-        words = ("--method", "sjd", *SMALL, "--limit", 3, "--seed", seed, "-t", 1, "--out", tmp_path / name)
-        assert stride("run", *words, "--json").code == 0
-        return outputs(tmp_path / name)
-
-    first, again, other = tokens_of_run("a", 0), tokens_of_run("b", 0), tokens_of_run("c", 1)
-    assert first == again
-    assert all(len(rows) == 3 + 1 for rows in first.values())  # a warm-up decode beside them
-    assert list(first.values()) != list(other.values())
-    baseline, floor, _ = first.values()
-    assert baseline != floor
-
-
 def test_a_run_reports_its_progress_and_its_files(tmp_path):
     foreign = "[" * 200_000  # a line of another program, which Python's reader of JSON cannot read
     (tmp_path / "history.jsonl").write_text(foreign + "\n")
@@ -189,13 +163,6 @@ def test_a_run_reports_its_progress_and_its_files(tmp_path):
     assert first == foreign
     rows = [json.loads(line, parse_constant=not_json) for line in history]
     assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
-
-
-@pytest.mark.slow
-def test_a_folder_with_a_run_is_not_overwritten(run):
-    before = outputs(run)
-    assert "--resume" in refused(*BOTH, run)
-    assert outputs(run) == before
 
 
 RESUMED = {
@@ -213,8 +180,9 @@ def test_resuming_another_run_names_the_key_that_differs(run, key):
 
 
 @pytest.mark.slow
-def test_resuming_a_finished_run_repeats_nothing(run):
+def test_a_finished_run_is_not_overwritten_and_resuming_it_repeats_nothing(run):
     files = {path: path.stat().st_mtime_ns for path in (run / "cells").rglob("*") if path.is_file()}
+    assert "--resume" in refused(*BOTH, run)
     result = stride(*BOTH, run, "--resume", "--json")
     assert (result.code, result.document["done"]) == (0, 7)
     assert files == {path: path.stat().st_mtime_ns for path in files}
@@ -223,13 +191,6 @@ def test_resuming_a_finished_run_repeats_nothing(run):
 def test_resuming_without_a_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "--out" in refused("run", "--method", "sjd", *SMALL, "--resume")
-
-
-@pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_a_run_folder_that_cannot_be_created_is_named(tmp_path, place):
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" if place == "a file" else tmp_path / "file" / "run"
-    assert str(path) in refused("run", "--method", "sjd", *SMALL, "--out", path)
 
 
 def test_report_writes_tables_and_plots(run, tmp_path):
@@ -271,12 +232,6 @@ def test_show_goes_from_the_run_to_one_output(run):
     assert sample["text"] in stride("show", run, name, "--prompt", "tabular/1").out
 
 
-def test_show_names_the_cells_and_prompts_that_exist(run):
-    assert "sjd" in refused("show", run, "nothing-of-the-kind")
-    assert "T0" in refused("show", run, "sjd.")  # at T = 0 and at T = 1
-    assert "tabular/0" in refused("show", run, "sjd.tabular.fp64.T0.tabular", "--prompt", "tabular/99")
-
-
 def test_outputs_that_look_like_markup_are_printed_verbatim(tmp_path):
     """A model's text is no formatting: ``[/b]`` closes nothing, and ``[red]`` is no colour."""
     meta = {"label": "sjd", "backbone": "b", "dtype": "fp32", "task": "t", "method": "sjd", "status": "done"}
@@ -297,7 +252,6 @@ def test_doctor_lists_machine_versions_and_checks():
     checks = {check["what"]: check for check in document["checks"]}
     assert checks["registries"]["ok"] and "tabular" in checks["backbones"]["found"]
     assert checks["weights"]["ok"] or "; stride fetch NAME" in checks["weights"]["found"]
-    assert "registries" in stride("doctor").out
 
 
 def test_doctor_begins_with_whether_quick_will_run():
@@ -305,7 +259,8 @@ def test_doctor_begins_with_whether_quick_will_run():
     assert re.fullmatch(r"quick will run: \d+ cells in (bf16|fp32), about .* on a CPU.*", answer([good]))
     full = Check(what="disk at the cache", ok=False, found="0.1 GB free", level="error")
     assert answer([good, full]) == "quick will not run: disk at the cache: 0.1 GB free"
-    assert stride("doctor").out.splitlines()[0] in (answer([good]), answer([good, full]))
+    out = stride("doctor").out
+    assert out.splitlines()[0] in (answer([good]), answer([good, full])) and "registries" in out
 
 
 @pytest.mark.slow
@@ -334,10 +289,7 @@ def test_random_cases_print_a_table_and_the_seed():
     result = stride("verify", "autoregressive", "--random", 2, "--seed", 9)
     assert result.code == 0 and "random cases (seed 9)" in result.out and "2 of 2 cases" in result.out
     assert "in these cases, whose texts end at 12 tokens" in " ".join(result.out.split())
-
-
-def test_random_cases_without_time_prove_nothing():
-    assert stride("verify", "autoregressive", "--random", 2, "--budget", 1e-9).code == 4
+    assert stride("verify", "autoregressive", "--random", 2, "--budget", 1e-9).code == 4  # nothing was proved
 
 
 @pytest.mark.slow
@@ -346,16 +298,12 @@ def test_verify_prints_strict_json_where_a_parameter_is_infinite():
     assert result.code == 0 and result.document[0]["verdict"] == "exact"
 
 
-def test_verify_prints_its_table_and_its_noise_floor():
-    result = stride("verify", "autoregressive", "--quick")
-    assert result.code == 0 and "exact" in result.out and "Noise floor" in result.out and "caught" in result.out
-
-
-def test_verify_says_how_many_laws_are_from_the_cache(tmp_path, monkeypatch):
+def test_verify_prints_its_table_and_how_many_laws_are_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     words = ("verify", "autoregressive", "--quick", "--processes", 1)
     first, second, fresh = (stride(*words, *more) for more in ((), (), ("--fresh",)))
     assert first.code == second.code == fresh.code == 0
+    assert "exact" in first.out and "Noise floor" in first.out and "caught" in first.out
     said = [
         re.search(r"(\d+) distributions from the cache .* (\d+) enumerated", one.out.replace("\n", " "))
         for one in (first, second, fresh)
@@ -371,51 +319,28 @@ def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal():
     assert max(map(len, shown.splitlines())) <= 80
 
 
+DECODED = ("run", "--method", "sjd", *SMALL, "--out")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("report", "RUN", "--out", "FILE/below"),
         ("report", "RUN", "--against", "RUN", "--out", "FILE/below"),
         ("gate", "make", "RUN", "--out", "FILE/below"),
+        (*DECODED, "FILE"),
+        (*DECODED, "FILE/below"),
+        (*DECODED, "NEW", "--append", "NEW/history.jsonl"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
+def test_a_place_that_cannot_be_written_is_one_message(run, tmp_path, words):
+    """A history too, before the run begins."""
     (tmp_path / "file").write_text("")
-    places = {"RUN": str(run), "FILE/below": str(tmp_path / "file" / "below")}
-    result = stride(*(places.get(word, word) for word in words))
-    assert result.code == 2 and result.err.startswith("stride: ") and str(tmp_path / "file") in result.err
-
-
-def test_a_history_that_cannot_be_written_is_refused_before_the_run(tmp_path):
-    history = tmp_path / "absent" / "history.jsonl"
-    assert "absent" in refused("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", history)
-    assert not (tmp_path / "run" / "cells").exists()
-
-
-def broken_copy(run: Path, to: Path, file: str) -> Path:
-    """A copy of the run in which the first file of that name is truncated."""
-    for path in run.rglob("*"):
-        target = to / path.relative_to(run)
-        if path.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    victim = sorted(to.rglob(file))[0]
-    victim.write_bytes(victim.read_bytes()[:-20])
-    return victim
-
-
-@pytest.mark.parametrize("file", ["samples.parquet", "steps.parquet", "cell.json", "manifest.json"])
-@pytest.mark.parametrize("verb", ["report", "resume", "compare", "baseline"])
-def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
-    victim = broken_copy(run, tmp_path / "copy", file)
-    words = {
-        "report": ("report", tmp_path / "copy"),
-        "compare": ("report", run, "--against", tmp_path / "copy"),
-        "baseline": ("gate", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
-        "resume": (*BOTH, tmp_path / "copy", "--resume"),
-    }
-    result = stride(*words[verb])
-    assert result.code == 2 and str(victim) in result.err and "Traceback" not in result.err
+    places = {"RUN": run, "FILE": tmp_path / "file", "FILE/below": tmp_path / "file" / "below"}
+    places |= {"NEW": tmp_path / "new", "NEW/history.jsonl": tmp_path / "absent" / "history.jsonl"}
+    named = str(tmp_path / ("absent" if "--append" in words else "file"))
+    assert named in refused(*(places.get(word, word) for word in words))
+    assert not (tmp_path / "new" / "cells").exists()
 
 
 def test_an_error_that_nothing_caught_is_shown_without_control_characters():

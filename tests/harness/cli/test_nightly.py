@@ -51,14 +51,9 @@ def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch
     assert (tmp_path / "nights" / "history.png").is_file()
 
 
-def test_options_that_a_night_sets_are_refused(tmp_path):
-    assert "--out is set by the night" in refused(
-        "gate", "nightly", "quick", "--history", tmp_path, "--out", tmp_path / "x"
-    )
-
-
 @pytest.mark.parametrize("options", [["quick"], ["nightly", "--budget", "5m"], ["nightly", "--budget=5m"]])
-def test_runs_that_are_compared_have_no_budget(tmp_path, options):
+def test_runs_that_are_compared_have_no_budget_and_no_other_folder(tmp_path, options):
+    assert "--out is set by the night" in refused("gate", "nightly", "quick", "--history", tmp_path, "--out", "x")
     words = "need the same prompts, and a budget chooses others each time; give --limit"
     assert words in refused("gate", "nightly", *options, "--history", tmp_path / "nights")
     assert words in refused("gate", "ab", ".", ".", *options) and not (tmp_path / "nights").exists()

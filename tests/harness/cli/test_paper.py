@@ -129,9 +129,7 @@ def test_an_item_is_yes_only_if_its_suite_runs_all_of_its_models(monkeypatch: py
     assert judged(unmade)["outcome"] == "no"
 
 
-def test_a_part_that_a_recipe_trains_needs_weights_and_names_its_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_part_that_a_recipe_trains_names_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("stridebench.harness.discover.shipped", lambda name: tmp_path / name)
     row = judged(Item(item="t", cells=(Cells(method="eagle1", models=("embedded-image",)),)))
     assert row["outcome"] == "needs weights" and row["why"].startswith(

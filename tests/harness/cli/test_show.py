@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ import pytest
 
 from stridebench.harness.audit.bets import bet
 from stridebench.harness.audit.verdict import audit
-from stridebench.harness.cli.report import NO_BETS, POINTS, evidence_of
+from stridebench.harness.cli import report
+from stridebench.harness.cli.report import NO_BETS, evidence_of
 from stridebench.harness.cli.show import headline, show_prompt
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.record.cell_files import SealedCell
@@ -32,7 +32,6 @@ IDS = (
     "sjdpp-window=8.smollm2-135m.bf16.T1.humaneval-361cce7b",
     "sjdpp-window=8-reuse=M.smollm2-135m.bf16.T1.humaneval-3dd2765a",
 )
-STORE: Any = SimpleNamespace(cells=lambda: IDS)
 
 
 @pytest.mark.parametrize(
@@ -40,41 +39,32 @@ STORE: Any = SimpleNamespace(cells=lambda: IDS)
     [
         (IDS[3], 3),
         ("prompt_lookup.T1", 1),
-        ("sjd", 2),
         ("reuse=M", 4),
         ("d77e", 0),
         ("sjdpp-window=8", 3),
-        ("sjdpp window=8", 3),
         ("sjdpp window=8 reuse=M", 4),
-        ("prompt_lookup T=1", 1),
         ("sjd window=8 T=1", 2),
     ],
 )
 def test_parts_that_one_cell_has_name_it(text: str, index: int) -> None:
-    assert match_name(STORE.cells(), text) == IDS[index]
+    assert match_name(IDS, text) == IDS[index]
 
 
-def test_a_label_with_a_dot_is_the_beginning_of_an_id() -> None:
-    ids = ["sjdpp-tau=0-25.image.fp32.T1.scenes-98ff", "sjdpp-tau=0-75.image.fp32.T1.scenes-0003"]
-    assert match_name(ids, "sjdpp tau=0.25") == ids[0]
+def test_what_names_no_cell_or_several_lists_them() -> None:
+    with pytest.raises(UsageError, match=r"'prompt_lookup' fits 2 cells; write more of one's id:\n  prompt_lookup.*T0"):
+        match_name(IDS, "prompt_lookup")
+    with pytest.raises(UnknownNameError, match="there is no cell 'medusa'"):
+        match_name(IDS, "medusa")
 
 
 def test_a_label_that_others_begin_with_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    dotted = ["sjdpp-tau=0-25.image.fp32.T1.scenes-98ff", "sjdpp-tau=0-75.image.fp32.T1.scenes-0003"]
+    assert match_name(dotted, "sjdpp tau=0.25") == dotted[0]
     settings = ("-window=2", "", "-window=3")
     ids = [f"zipar{setting}.embedded-image.fp32.T1.scenes-{number}" for number, setting in enumerate(settings)]
     assert match_name(ids, "zipar") == ids[1]
     assert capsys.readouterr().err == f"'zipar' is {ids[1]}; its other settings: zipar-window=2, zipar-window=3\n"
     assert match_name(ids, "zipar window=3") == ids[2] and capsys.readouterr().err == ""
-
-
-def test_parts_of_several_cells_list_them() -> None:
-    with pytest.raises(UsageError, match=r"'prompt_lookup' fits 2 cells; write more of one's id:\n  prompt_lookup.*T0"):
-        match_name(STORE.cells(), "prompt_lookup")
-
-
-def test_an_unknown_cell_is_an_error_with_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="there is no cell 'medusa'"):
-        match_name(STORE.cells(), "medusa")
 
 
 def test_a_cell_begins_with_its_verdict_speed_up_and_e_value() -> None:
@@ -107,12 +97,9 @@ def cell_of(**columns: Any) -> SealedCell:
 PROMPTS = ["HumanEval/1", "HumanEval/11", "HumanEval/2"]
 
 
-@pytest.mark.parametrize(("text", "prompt"), [("HumanEval/1", 0), ("11", 1), ("1", 0), ("HumanEval/2", 2), ("2", 2)])
-def test_a_prompt_may_be_the_end_or_the_beginning_of_its_id(text: str, prompt: int) -> None:
-    assert match_prompt(PROMPTS, text) == PROMPTS[prompt]
-
-
-def test_a_prompt_that_fits_none_or_several_lists_them() -> None:
+def test_a_prompt_may_be_the_end_of_its_id_and_what_fits_none_or_several_lists_them() -> None:
+    for text, prompt in (("HumanEval/1", 0), ("11", 1), ("1", 0), ("2", 2)):
+        assert match_prompt(PROMPTS, text) == PROMPTS[prompt]
     with pytest.raises(UsageError, match=r"'Hum' fits 3 prompts; write more of one's id:\n  HumanEval/1\n"):
         match_prompt(PROMPTS, "Hum")
     for text in ("3", "umanEval/1", "Human/2"):
@@ -171,10 +158,11 @@ def test_the_curve_begins_at_one_and_ends_at_the_audit(tmp_path: Path) -> None:
     assert curve["y"][-1] == pytest.approx(log_e / np.log(10), abs=1e-3)
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path: Path) -> None:
-    chart = evidence_of(audited(tmp_path / "run", 2 * POINTS + 1)[0])
-    assert isinstance(chart, Chart) and chart.spec["data"][0]["x"][-1] == 3 * (2 * POINTS + 1)
-    assert POINTS <= len(chart.rows) <= POINTS + 2
+def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "POINTS", 10)
+    chart = evidence_of(audited(tmp_path / "run", 21)[0])
+    assert isinstance(chart, Chart) and chart.spec["data"][0]["x"][-1] == 3 * 21
+    assert 10 <= len(chart.rows) <= 12
 
 
 def test_what_is_missing_for_a_curve_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ VERBS = {
     "papers": ("paper", "list", "--json"),
     "help": ("verify", "--help"),
 }
-SHOWN = """
+PROGRAM = """
 import contextlib, io, json, sys
 if "every module" in sys.argv:
     from stridebench.harness import discover
@@ -36,31 +37,34 @@ from stridebench.harness.cli.main import main
 shown = {"catalogue": document}
 for name, words in json.loads(sys.argv[1]).items():
     sys.argv = ["stride", *words]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
         try:
             main()
         except SystemExit as end:
-            assert not end.code, (words, end.code)
-    heavy = [name for name in ("torch", "transformers", "jaxtyping", "pandas") if name in sys.modules]
-    shown[name] = {"out": out.getvalue(), "heavy": heavy}
+            code = end.code or 0
+    heavy = [name for name in ("torch", "transformers", "matplotlib", "jaxtyping", "pandas") if name in sys.modules]
+    shown[name] = {"code": code, "out": out.getvalue(), "heavy": heavy}
+if "report" in shown:
+    import stridebench.harness.audit.verdict  # draws the curve of e-values of a page
+    shown["report"]["heavy"] += ["torch"] * ("torch" in sys.modules)
 print(json.dumps(shown))
 """
 
 
-def shown(environment: dict[str, str], *options: str) -> dict[str, Any]:
+def shown(verbs: dict[str, Any], environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
     """Return what every verb prints and the heavy libraries that are imported then, from one process."""
-    command = [sys.executable, "-c", SHOWN, json.dumps(VERBS), *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", PROGRAM, json.dumps(verbs), *options]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 
 @pytest.mark.slow
-def test_verbs_that_list_import_no_heavy_library_and_show_what_the_registries_say(stride_env):
+def test_verbs_that_list_import_no_heavy_library_and_show_what_the_registries_say(stride_env, tmp_path):
     """`python -m tests.catalogue --write` renews the catalogue that they read."""
-    light, full = shown(stride_env), shown(stride_env, "every module")
-    assert {name: light[name]["heavy"] for name in VERBS} == {key: [] for key in VERBS}
+    light, full = shown(VERBS, stride_env, tmp_path), shown(VERBS, stride_env, tmp_path, "every module")
+    assert {name: (light[name]["heavy"], light[name]["code"]) for name in VERBS} == {key: ([], 0) for key in VERBS}
     assert "torch" in full["list"]["heavy"]
     assert {name: light[name]["out"] for name in VERBS} == {name: full[name]["out"] for name in VERBS}
     assert all(light[name]["out"] for name in VERBS)
@@ -100,22 +104,6 @@ STORED = {
     "no weights": ("fetch", "nothing"),
 }
 """Commands that read a stored run, and those that refuse a path or a name."""
-IMPORTED = """
-import contextlib, io, json, sys
-from stridebench.harness.cli.main import main
-shown = {}
-for name, words in json.loads(sys.argv[1]).items():
-    sys.argv = ["stride", *words]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            main()
-        except SystemExit as end:
-            heavy = [module for module in ("torch", "transformers", "matplotlib") if module in sys.modules]
-            shown[name] = [end.code or 0, heavy]
-import stridebench.harness.audit.verdict  # draws the curve of e-values of a page
-shown["report"][1] += ["torch"] * ("torch" in sys.modules)
-print(json.dumps(shown))
-"""
 
 
 @pytest.mark.slow
@@ -124,9 +112,7 @@ def test_reading_a_stored_run_or_refusing_a_name_imports_neither_torch_nor_plots
     report = RunReport(store)
     report.write(store.path / "report")
     append(tmp_path / "HISTORY", report.frame.to_dict("records"), store)
-    command = [sys.executable, "-c", IMPORTED, json.dumps(STORED)]
-    done = subprocess.run(command, env=stride_env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert {name: heavy for name, (_, heavy) in shown.items()} == {key: [] for key in STORED}
-    assert {name: code == 2 for name, (code, _) in shown.items()} == {key: key.startswith("no ") for key in STORED}
+    told = shown(STORED, stride_env, tmp_path)
+    heavy = {name: {"torch", "transformers", "matplotlib"}.intersection(told[name]["heavy"]) for name in STORED}
+    assert heavy == {name: set() for name in STORED}
+    assert {name: told[name]["code"] == 2 for name in STORED} == {name: name.startswith("no ") for name in STORED}

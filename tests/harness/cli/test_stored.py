@@ -107,9 +107,7 @@ def test_options_that_do_not_fit_are_one_message(words: tuple[object, ...], said
     assert said in refused(*words)
 
 
-def test_weights_are_listed_and_removed_by_the_name_of_a_backbone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_listed_and_removed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     assert stride("list", "weights").out.startswith(f"0 bytes of weights in {tmp_path}")
     source = sources.parse("smollm2-135m", presets.resolve("smollm2-135m").params["source"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,33 +10,27 @@ import pytest
 
 from stridebench.harness.errors import ContractError
 from stridebench.harness.record.columns import STEP_FIELDS, Record, Sample, Step, check
-from stridebench.harness.record.metrics import METRICS, acceptance_by_depth, totals, value
+from stridebench.harness.record.entries import CellMeta
+from stridebench.harness.record.metrics import (
+    METRICS,
+    acceptance_by_depth,
+    refuting,
+    refuting_in,
+    totals,
+    value,
+)
+from tests.support import fake_store
 
 
 def step(drafted: int, accepted: int, **other: Any) -> Step:
     counted = {
-        "nfe": 1,
-        "draft_nfe": drafted,
-        "rows": drafted + 1,
-        "drafted": drafted,
-        "tested": min(accepted + 1, drafted),
-        "accepted": accepted,
         "expected": accepted + 0.25 if drafted else 0.0,
-        "emitted": accepted + 1,
-        "forced": 0,
-        "overshoot": 0,
-        "reused": 0,
         "wall_ns": 2_000_000,
-        "device_ns": 1_500_000,
-        "draft_ns": 300_000,
-        "target_ns": 1_000_000,
-        "verify_ns": 200_000,
-        "host_ns": 500_000,
         "levels": (drafted + 1) // 2,
         "levels_built": 5 if drafted else 0,
         "loss": 0.125 * accepted,
     }
-    return Step(**{**counted, **other})
+    return fake_store.step(accepted, drafted, **counted | other)
 
 
 A = (step(4, 4), step(4, 2, reused=1), step(3, 0, reused=2), step(0, 0, nfe=2))
@@ -68,14 +61,7 @@ RECORDS = (
 
 
 def frames(records: tuple[Record, ...] = RECORDS) -> tuple[pd.DataFrame, pd.DataFrame]:
-    samples = pd.DataFrame([asdict(record.sample) for record in records])
-    key = ("prompt", "repetition", "warmup")
-    steps = [
-        {**{name: getattr(record.sample, name) for name in key}, "step": index, **asdict(one)}
-        for record in records
-        for index, one in enumerate(record.steps)
-    ]
-    return samples, pd.DataFrame(steps)
+    return fake_store.samples_of(records), fake_store.steps_of(records)
 
 
 # a: 4 steps, 5 passes, 5 + 3 + 1 + 1 = 10 tokens; b: 2 steps, 2 passes, 2 + 4 - 2 = 4 tokens.
@@ -163,14 +149,6 @@ class TestMetrics:
     def test_by_hand(self, name: str) -> None:
         assert value(METRICS[name], totals(*frames())) == pytest.approx(BY_HAND[name], rel=1e-12)
 
-    @pytest.mark.parametrize("name", sorted(METRICS))
-    def test_a_metric_is_the_ratio_of_two_columns(self, name: str) -> None:
-        metric = METRICS[name]
-        frame = totals(*frames())
-        ratio = frame[metric.numerator].sum() / frame[metric.denominator].sum() - metric.minus
-        assert value(metric, frame) == pytest.approx(ratio)
-        assert metric.name == name
-
     @pytest.mark.parametrize(
         "metric", ["acceptance", "acceptance_per_node", "expected_per_node"], ids=lambda name: name
     )
@@ -214,11 +192,6 @@ class TestDepth:
             (4, 1 / 6, 1 / 2),
         ]
 
-    def test_one_plus_the_marginals_is_the_mean_emitted(self) -> None:
-        _, steps = frames(RECORDS[1:3])
-        marginals = sum(row.marginal for row in acceptance_by_depth(steps))
-        assert 1 + marginals == pytest.approx(steps["emitted"].sum() / len(steps), rel=1e-12)
-
     def test_a_short_draft_is_not_a_rejection(self) -> None:
         """Depth 2 was reached twice and drafted once: acceptance there is 1 of 1 and not 1 of 2."""
         trace = (step(2, 2), step(1, 1))
@@ -233,8 +206,17 @@ class TestDepth:
 
 
 class TestIdentities:
-    @pytest.mark.parametrize("trace", [A, B, WARMUP], ids=["a", "b", "warmup"])
-    def test_hold_on_the_traces_above(self, trace: tuple[Step, ...]) -> None:
+    @pytest.mark.parametrize(
+        "trace",
+        [
+            A,
+            B,
+            (step(1, 1, tested=1, emitted=1),),  # its one draft was computed by no pass
+            (step(3, 3, tested=3, emitted=3),),
+            (step(0, 0, tested=0, emitted=5),),  # five positions of a canvas
+        ],
+    )
+    def test_hold_also_without_a_token_of_the_target(self, trace: tuple[Step, ...]) -> None:
         check(trace, len(output(trace)))
 
     def test_emitted_less_overshoot_is_the_output(self) -> None:
@@ -247,29 +229,13 @@ class TestIdentities:
             step(2, 3),
             step(2, 1, tested=0),
             step(2, 1, tested=3),
-            step(2, 1, emitted=1),
+            step(2, 1, emitted=1),  # no bonus token
             step(2, 1, emitted=3),
-        ],
-        ids=[
-            "accepted > drafted",
-            "tested < accepted",
-            "tested > drafted",
-            "no bonus token",
-            "one token too many",
         ],
     )
     def test_a_broken_step_is_named(self, broken: Step) -> None:
         with pytest.raises(ContractError, match="step 1: accepted"):
             check((step(1, 1), broken), 2 + broken.emitted)
-
-
-class TestRecord:
-    @pytest.mark.parametrize("record", RECORDS, ids=["warmup", "a", "b", "failed"])
-    def test_comes_back_from_json_unchanged(self, record: Record) -> None:
-        assert Record.of(json.loads(json.dumps(record.plain()))) == record
-
-    def test_step_fields_are_the_fields_of_a_step(self) -> None:
-        assert tuple(asdict(A[0])) == STEP_FIELDS
 
 
 def test_optional_fields_have_neutral_defaults() -> None:
@@ -289,18 +255,6 @@ def test_optional_fields_have_neutral_defaults() -> None:
     assert Record(few, (Step(**required),)).plain()["steps"] == [{**plain, "ranks": (), "energies": ()}]
 
 
-@pytest.mark.parametrize(
-    "consistent",
-    [
-        step(1, 1, tested=1, emitted=1),  # its one draft was computed by no pass
-        step(3, 3, tested=3, emitted=3),
-        step(0, 0, tested=0, emitted=5),  # five positions of a canvas
-    ],
-)
-def test_steps_without_a_token_of_the_target_are_consistent(consistent: Step) -> None:
-    check((consistent,), consistent.emitted)
-
-
 def test_a_loss_is_missing_where_one_step_declares_nothing() -> None:
     samples, steps = frames(RECORDS[1:3])
     assert totals(samples, steps.assign(loss=None))["loss_percent"].isna().all()
@@ -317,3 +271,16 @@ def test_levels_built_are_missing_where_one_step_did_not_store_them() -> None:
     assert value(METRICS["mean_levels_built"], frame) == 10 / 2
     older = totals(samples, steps.drop(columns=["levels_built"]))
     assert value(METRICS["mean_levels_built"], older) is None
+
+
+def test_the_bound_grows_with_the_number_of_samplers() -> None:
+    assert (refuting(0), refuting(1), refuting(5)) == (1000.0, 1000.0, 5000.0)
+
+
+def test_a_finished_run_has_the_bound_that_it_stored() -> None:
+    claiming = CellMeta(claim="SAME_LAW", audit_log_e=0.0)
+    other = CellMeta(claim="APPROXIMATE", audit_log_e=0.0, audit_threshold=9000.0)
+    greedy = CellMeta(claim="SAME_LAW")
+    assert refuting_in([claiming, claiming, other, greedy]) == 2000.0
+    assert refuting_in([claiming.merged(CellMeta(audit_threshold=3000.0)), claiming]) == 3000.0
+    assert refuting_in([]) == 1000.0

@@ -47,9 +47,9 @@ def baseline(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def loop(*names: str) -> Change:
+def loop(name: str) -> Change:
     def act(cell: Path) -> None:
-        path = cell.joinpath(*names)
+        path = cell / name
         path.unlink()
         path.symlink_to(path)
 
@@ -106,53 +106,39 @@ def meta_without(name: str) -> Change:
     return body("cell.json", lambda content: content["meta"].pop(name))
 
 
-def of(name: str, column: str) -> pa.Schema:
-    """The schema of a table but for one column, which is text."""
-    schema = {SAMPLES: rows.SAMPLES, STEPS: rows.STEPS}[name]
-    return schema.set(schema.get_field_index(column), pa.field(column, pa.string()))
-
-
-def odd_type(column: str) -> Callable[[Rows], Rows]:
-    return lambda rows: [{**row, column: "x"} for row in rows]
-
-
 def cell_of(manifest: dict[str, Any]) -> dict[str, Any]:
     """The planned cell of the method."""
     return next(entries for name, entries in manifest["cells"].items() if name.startswith("sjd"))
 
 
+def as_text(column: str) -> Change:
+    """Give a column of the samples the type of texts."""
+    schema = rows.SAMPLES.set(rows.SAMPLES.get_field_index(column), pa.field(column, pa.string()))
+    return table(SAMPLES, lambda rows: [{**row, column: "x"} for row in rows], schema)
+
+
 NUMBERS = pa.schema({"a": pa.int64()})
 CHANGES: dict[str, tuple[Change, str]] = {
     "loop of cell.json": (loop("cell.json"), "cell.json is missing"),
-    "loop of samples": (loop(SAMPLES), "samples.parquet is damaged"),
     "loop of the manifest": (loop(MANIFEST), "holds no run"),
     "folder for cell.json": (folder_instead("cell.json"), "cell.json is not a regular file"),
     "folder for steps": (folder_instead(STEPS), "steps.parquet is damaged"),
-    "folder for the manifest": (folder_instead(MANIFEST), "manifest.json is not a regular file"),
     "other columns": (table(SAMPLES, lambda rows: [{"a": 1}], NUMBERS), "samples.parquet lacks the column prompt"),
-    "other columns of steps": (table(STEPS, lambda rows: [{"a": 1}], NUMBERS), "lacks the column prompt"),
-    "other types": (table(SAMPLES, odd_type("warmup"), of(SAMPLES, "warmup")), "the column warmup in the type string"),
-    "other types of steps": (table(STEPS, odd_type("accepted"), of(STEPS, "accepted")), "the column accepted in the"),
+    "other types": (as_text("warmup"), "the column warmup in the type string"),
     "no table": (table(SAMPLES, b"hello"), "samples.parquet is no table"),
     "no files": (body("cell.json", lambda entries: entries.update(files={})), "names the files"),
     "other files": (body("cell.json", lambda entries: entries.update(files={"../x": "y"})), "names the files"),
     "files of a number": (body("cell.json", lambda entries: entries.update(files=3)), "has files 3"),
     "no meta": (body("cell.json", lambda entries: entries.pop("meta")), "lacks the entry meta"),
-    "meta of a list": (body("cell.json", lambda entries: entries.update(meta=[])), "has meta []"),
     "sampling": (meta(sampling="greedy"), "meta.sampling 'greedy'"),
     "verdict": (meta(verdict=3), "meta.verdict 3"),
-    "label": (meta(label=["a"]), "meta.label ['a']"),
-    "expected": (meta(expected="many"), "meta.expected 'many'"),
     "deep": (lambda cell: (cell / "cell.json").write_text("[" * 200_000), "not a store's file"),
     "huge": (lambda cell: (cell / "cell.json").write_bytes(b" " * 20_000_000), "not a store's file"),
     "no cells": (body(MANIFEST, lambda entries: entries.pop("cells")), "lacks the entry cells"),
-    "cells of a list": (body(MANIFEST, lambda entries: entries.update(cells=[])), "has cells []"),
     "a cell outside": (body(MANIFEST, lambda entries: entries["cells"].update({"../../etc": {}})), "'../../etc'"),
     "a cell of NUL": (body(MANIFEST, lambda entries: entries["cells"].update({"a\0b": {}})), "none of a run"),
     "cells of numbers": (body(MANIFEST, lambda entries: entries.update(cells={"a": 3})), "has cells.a 3"),
     "no status": (meta_without("status"), "lacks the entry meta.status"),
-    "no backbone": (meta_without("backbone"), "lacks the entry meta.backbone"),
-    "no label": (meta_without("label"), "lacks the entry meta.label"),
     "another status": (meta(status="asleep"), "meta.status 'asleep'"),
     "a temperature of text": (meta(sampling={"temperature": "hot"}), "meta.sampling.temperature 'hot'"),
     "a temperature of NaN": (meta(sampling={"temperature": float("nan")}), "meta.sampling.temperature nan"),
@@ -164,12 +150,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a batch of zero": (meta(batch=0), "meta.batch 0"),
     "a huge budget": (meta(max_new_tokens=10**400), "meta.max_new_tokens 1000"),
     "scores of text": (row(SAMPLES, scores="good"), "scores is 'good'"),
-    "scores of a list": (row(SAMPLES, scores="[1]"), "scores is '[1]'"),
     "scores of texts": (row(SAMPLES, scores='{"pass": "yes"}'), "no JSON object of numbers"),
-    "deep scores": (row(SAMPLES, scores="[" * 200_000), "scores is '[[["),
     "stages of text": (row(SAMPLES, stages="slow"), "stages is 'slow'"),
     "a row without a prompt": (row(SAMPLES, prompt=None), "a row without prompt"),
-    "a row without tokens": (row(SAMPLES, tokens=None), "a row without tokens"),
     "a gap in the tokens": (row(SAMPLES, tokens=[1, None]), "tokens has a gap"),
     "another status of a row": (row(SAMPLES, status="asleep"), "status is none of ok, failed"),
     "a row twice": (table(SAMPLES, lambda rows: rows + rows), "two rows of one prompt, repetition, warmup"),
@@ -186,7 +169,6 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "expected 'many'",
     ),
     "no key": (body(MANIFEST, lambda entries: entries.pop("key")), "lacks the entry key"),
-    "key of a number": (body(MANIFEST, lambda entries: entries.update(key=3)), "has key 3"),
 }
 
 
@@ -206,17 +188,12 @@ def test_what_no_run_writes_is_one_error_that_names_the_file(
 ) -> None:
     run = odd(change)
     with pytest.raises(StoreError) as refusal:
-        read(run)
+        store = Store.open(run)
+        [store.cell(name) for name in store.cells()]
     assert str(run) in str(refusal.value) and message in str(refusal.value)
 
 
-def read(run: Path) -> None:
-    sealed = Store.open(run)
-    for name in sealed.cells():
-        sealed.cell(name)
-
-
-@pytest.mark.parametrize("name", ["loop of the manifest", "no cells", "no files", "no backbone", "scores of text"])
+@pytest.mark.parametrize("name", ["no cells", "no status", "folder for steps"])
 def test_every_command_ends_with_one_message(
     sound: Path, baseline: Path, tmp_path: Path, odd: Callable[[Change], Path], name: str
 ) -> None:

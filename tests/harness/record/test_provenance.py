@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch
 
-import stridebench.harness
 from stridebench.harness.errors import ContractError
 from stridebench.harness.record import provenance
 from stridebench.harness.record.provenance import (
@@ -22,7 +19,6 @@ from stridebench.harness.record.provenance import (
     digest,
     fingerprint,
     git_commit,
-    machine,
     redact,
     versions,
 )
@@ -31,16 +27,6 @@ HERE = {
     "cpu": "X", "arch": "x86_64", "cores": 2, "memory_bytes": 2**34, "platform": "Linux-6.1", "threads": 2,
     "gpus": [{"name": "G", "memory_bytes": 80 * 2**30}],
 }  # fmt: skip
-
-
-def test_machine_is_described() -> None:
-    import torch
-
-    description = machine()
-    assert description["cpu"] and description["arch"] and description["platform"]
-    assert description["cores"] >= 1 and description["memory_bytes"] > 2**28
-    assert description["threads"] == torch.get_num_threads()
-    assert len(description["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +49,6 @@ def test_differences_between_equal_machines_keep_the_fingerprint() -> None:
     gpu = [{"name": "G", "memory_bytes": 80 * 2**30 - 2**20}]
     assert fingerprint(HERE | later | {"gpus": gpu}) == fingerprint(HERE)
     assert len(fingerprint(HERE)) == 12
-
-
-def test_versions_name_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    package_versions = versions()
-    assert set(package_versions) == {"python", *PACKAGES}
-    assert package_versions["python"] == sys.version.split()[0] and package_versions["numpy"]
-    monkeypatch.setattr(provenance, "PACKAGES", ("no-such-package",))
-    assert versions()["no-such-package"] is None
 
 
 def tree(path: Path) -> Path:
@@ -147,21 +125,14 @@ def test_collect_is_json_and_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) ->
     assert document["environment"]["OMP_NUM_THREADS"] == "3" and document["environment"]["TORCH_LOGS"] == "x"
     assert "s3cret" not in json.dumps(document)
     assert document["fingerprint"] == fingerprint(document["machine"])
+    assert document["machine"]["cpu"] and document["machine"]["memory_bytes"] > 2**28
+    assert document["machine"]["threads"] == torch.get_num_threads()
+    assert set(document["versions"]) == {"python", *PACKAGES} and document["versions"]["numpy"]
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.dictionaries(st.text(max_size=5), values, max_size=4))
-def test_a_digest_does_not_depend_on_order_and_survives_json(value: dict[str, object]) -> None:
-    turned = dict(reversed(value.items()))
-    assert digest(turned) == digest(value) == digest(json.loads(json.dumps(value)))
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "PACKAGES", ("no-such-package",))
+    assert versions() == {"python": sys.version.split()[0], "no-such-package": None}
 
 
 def test_a_digest_is_sha256_of_json_and_differs_between_unlike_values() -> None:
@@ -174,10 +145,3 @@ def test_a_digest_is_sha256_of_json_and_differs_between_unlike_values() -> None:
 def test_a_value_that_is_not_json_has_no_digest(value: object) -> None:
     with pytest.raises(ContractError, match="no digest"):
         digest(value)
-
-
-def test_importing_it_imports_no_torch() -> None:
-    root = str(Path(stridebench.harness.__file__).parents[1])
-    code = "import sys, stridebench.harness.record.provenance; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": root}, check=False)
-    assert done.returncode == 0

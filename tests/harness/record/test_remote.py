@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from stridebench.harness.errors import StoreError
@@ -25,7 +24,7 @@ MANIFEST: dict[str, Any] = {"key": {"seed": 0}, "cells": {"one": META.stored(), 
 SAMPLE = Sample("p", 0, False, "failed", "why")
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["file", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     if request.param == "s3":
@@ -35,9 +34,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         with s3_server() as objects:
             objects.there["bucket/.keep"] = b""
             yield objects.url("bucket/run")
-    elif request.param == "memory":
-        yield "memory://runs/one"
-        fsspec.filesystem("memory").rm("/", recursive=True)
     else:
         yield f"file://{tmp_path}/runs/one"
 
@@ -94,9 +90,7 @@ def test_an_unfinished_cell_goes_on_where_its_decodes_are(url: str) -> None:
     assert Store.resume(url, MANIFEST).done("one") == {("p", 0, False)}
 
 
-def test_a_resume_sends_what_a_kill_kept_from_the_url(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_sends_what_a_kill_kept_back(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell was sealed in the copy, and the process ended before the object was written."""
     store = Store.create(url, MANIFEST)
     with monkeypatch.context() as patch:
@@ -108,9 +102,7 @@ def test_a_resume_sends_what_a_kill_kept_from_the_url(
     assert Store.open(url).cells() == ["one"]
 
 
-def test_a_cell_that_two_workers_of_a_machine_fetch_at_once_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_two_workers_fetch_at_once_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     url = f"file://{tmp_path}/run"
     store = Store.create(url, MANIFEST)

@@ -68,7 +68,9 @@ def test_a_named_cluster_is_resampled_as_one_and_its_name_is_no_prompts() -> Non
     assert stats.score((values > 0).astype(float), named=named).n == 8
 
 
-def test_nearly_equal_values_give_no_interval_and_skew_ones_a_wide_one() -> None:
+def test_equal_values_have_no_width_nearly_equal_ones_no_interval_and_skew_ones_a_wide_one() -> None:
+    equal = stats.mean(series([2.0] * 8))
+    assert (equal.low, equal.high) == (2.0, 2.0)
     assert stats.mean(series([2.0] * 11 + [3.0])) == stats.Interval(pytest.approx(25 / 12), None, None, 12)
     skew = stats.mean(series([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0]))
     assert skew.high - skew.estimate > 1.5 * (skew.estimate - skew.low)
@@ -86,26 +88,18 @@ def test_the_mean_of_groups_is_that_of_one_group_and_no_wider_than_the_widest() 
     assert stats.mean_of_groups([groups[0], series([])]) is stats.mean_of_groups([]) is None
 
 
-def test_without_measurements_there_is_no_interval() -> None:
+def test_missing_values_are_left_out_and_without_any_there_is_no_interval() -> None:
+    some = stats.mean(series([1, np.nan, 3, 5, 7]))
+    assert (some.estimate, some.n) == (4.0, 4)
     assert stats.mean(series([np.nan, np.nan])) is None
     assert stats.ratio(frame(a=[1, 1, 1, 1], b=[0, 0, 0, 0]), "a", "b") is None
     assert stats.median_ratio(series([]), series([])) is None
-
-
-def test_missing_values_are_left_out() -> None:
-    assert stats.mean(series([1, np.nan, 3, 5, 7])).estimate == 4.0
-    assert stats.mean(series([1, np.nan, 3, 5, 7])).n == 4
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
     values = series(np.random.default_rng(0).normal(size=12))
     assert stats.mean(values, seed=1) == stats.mean(values, seed=1)
     assert stats.mean(values, seed=1) != stats.mean(values, seed=2)
-
-
-def test_equal_values_have_no_width() -> None:
-    interval = stats.mean(series([2.0] * 8))
-    assert (interval.low, interval.high) == (2.0, 2.0)
 
 
 def test_the_median_pairs_by_prompt_and_repetition() -> None:
@@ -134,14 +128,13 @@ def test_repetitions_of_a_prompt_are_resampled_together() -> None:
     assert as_if_prompts.high - as_if_prompts.low < 0.4 * (once.high - once.low)
 
 
-@pytest.mark.parametrize(("prompts", "least"), [(6, 0.86), (12, 0.865), (24, 0.885)])
-def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least: float) -> None:
-    """95 % intervals of a ratio of skewed sums: 91, 91.5 and 93 % of 4,000 runs covered the truth.
+def test_intervals_of_few_prompts_cover_the_truth_nearly_as_often_as_stated() -> None:
+    """95 % intervals of a ratio of skewed sums over six prompts: 91 % of 4,000 runs covered the truth.
 
-    Here 300 runs at a fixed seed; the bounds are three standard deviations below those rates, which one
+    Here 300 runs at a fixed seed; the bound is three standard deviations below that rate, which one
     reseeding in 700 would miss. The plain percentile interval must do worse.
     """
-    rng = np.random.default_rng(7)
+    rng, prompts = np.random.default_rng(7), 6
     hit = plain = 0
     for _ in range(300):
         steps = rng.integers(20, 60, size=prompts)
@@ -150,48 +143,15 @@ def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least
         bounds = ratio.interval()
         hit += bounds.low <= 2.0 <= bounds.high
         plain += np.quantile(ratio.values, 0.025) <= 2.0 <= np.quantile(ratio.values, 0.975)
-    assert least <= hit / 300 <= 0.99
+    assert 0.86 <= hit / 300 <= 0.99
     assert plain < hit
-
-
-def test_pairing_removes_the_variance_between_prompts() -> None:
-    rng = np.random.default_rng(0)
-    hard = rng.normal(0, 5, size=20)
-    a = frame(x=list(hard), one=[1.0] * 20)
-    b = frame(x=list(hard + 0.3 + rng.normal(0, 0.1, size=20)), one=[1.0] * 20)
-    interval = stats.difference(a, b, "x", "one")
-    assert 0.2 < interval.low < 0.3 < interval.high < 0.4
-    assert stats.difference(a, b.iloc[5:], "x", "one").n == 15
-
-
-def test_relative_change_and_its_p_value() -> None:
-    a = frame(output=[30.0] * 8, steps=[10.0] * 8)
-    b = frame(output=[20.0] * 8, steps=[10.0] * 8)
-    change = stats.change(a, b, "output", "steps", 1.0)
-    assert change.estimate == pytest.approx(-0.5)  # tau - 1: 2 -> 1
-    assert change.p_below(0.0) == 0.0
-    assert stats.change(a, a, "output", "steps", 1.0).p_below(0.0) > 0.9
-    assert stats.change(a, b.iloc[:3], "output", "steps", 1.0).p_below(0.0) is None
-
-
-def test_p_is_calibrated() -> None:
-    """One-sided p <= 0.05 where nothing changed, 12 prompts, 300 runs: 5 % nominal, 8.8 % is three sigma.
-
-    Strongly skewed differences reach 9 %, which is why the gate asks for half of its 5 %.
-    """
-    rng = np.random.default_rng(1)
-    low = 0
-    for _ in range(300):
-        values = series(rng.normal(size=12))
-        mean = stats.bootstrap(pd.DataFrame({"v": values, "one": 1.0}), lambda s: s[..., 0] / s[..., 1])
-        low += mean.p_below(0.0) <= 0.05
-    assert 0.012 <= low / 300 <= 0.088
 
 
 def test_resamples_without_a_value_give_no_interval() -> None:
     a = frame(accepted=[4, 0, 0, 0, 0, 0], tested=[8.0] * 6)
     change = stats.change(a, a, "accepted", "tested")
     assert change.estimate == 0.0 and change.interval().low is None and change.p_below() is None
+    assert stats.change(a, a.iloc[:3], "accepted", "tested").p_below() is None
 
 
 def test_holm_by_hand() -> None:
@@ -228,10 +188,10 @@ def test_repetitions_of_a_prompt_are_one_value_of_a_bounded_mean() -> None:
     assert 0 < mixed.low < mixed.estimate == 7 / 8 < mixed.high
 
 
-@pytest.mark.parametrize("prompts", [6, 12])
 @pytest.mark.parametrize("shape", ["almost always whole", "binary", "uniform", "early or never"])
-def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(prompts: int, shape: str) -> None:
+def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(shape: str) -> None:
     """100 runs at a fixed seed; below 90 % lies one reseeding in 70 of an interval that covers 95 %."""
+    prompts = 6
     rng = np.random.default_rng(prompts)
     draws = {
         "almost always whole": (lambda: np.where(rng.random(prompts) < 0.95, 1.0, rng.random(prompts)), 0.975),
@@ -244,41 +204,14 @@ def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(prompts: int, sha
     assert sum(one.low <= mean <= one.high for one in intervals) >= 90
 
 
-def outputs(rng: np.random.Generator, probs: list[float], prompts: int = 12, length: int = 40) -> pd.Series:
-    rows = [list(rng.choice(len(probs), size=length, p=probs)) for _ in range(prompts)]
-    return pd.Series(rows, index=index(prompts))
-
-
-def test_total_variation_by_hand() -> None:
+def test_total_variation_by_hand_and_p_of_equal_and_of_few_outputs() -> None:
     a = pd.Series([[0, 0], [1], [0], []], index=index(4))
     b = pd.Series([[1, 1], [1, 1], [1], [0]], index=index(4))
     result = paired_tests.unigram_test(a, b)  # a: 3/4, 1/4; b: 1/6, 5/6
     assert result.statistic == pytest.approx(3 / 4 - 1 / 6) and result.n == 4
-
-
-def test_the_permutation_test_detects_a_shift_and_raises_no_false_alarm() -> None:
-    """40 A/A runs at a fixed seed: p <= 0.05 in at most 6, which 1 reseeding in 100 exceeds."""
-    rng = np.random.default_rng(0)
-    probs, shifted = [0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.2, 0.3]
-    alarms = [paired_tests.unigram_test(outputs(rng, probs), outputs(rng, probs)).p <= 0.05 for _ in range(40)]
-    assert sum(alarms) <= 6
-    assert paired_tests.unigram_test(outputs(rng, probs), outputs(rng, shifted)).p < 0.01
-
-
-def test_equal_outputs_have_p_1_and_few_prompts_have_no_p() -> None:
-    tokens = outputs(np.random.default_rng(0), [0.5, 0.5])
-    assert paired_tests.unigram_test(tokens, tokens) == paired_tests.TwoSample(0.0, 1.0, 12)
-    assert paired_tests.unigram_test(tokens.iloc[:3], tokens.iloc[:3]).p is None
-    assert paired_tests.unigram_test(tokens.iloc[:3], tokens.iloc[3:]) is None
-
-
-def test_swaps_are_within_prompts() -> None:
-    """Differences between prompts are no evidence against two sets that agree within each prompt."""
-    rng = np.random.default_rng(2)
-    rows = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
-    again = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
-    result = paired_tests.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
-    assert result.p > 0.05
+    assert paired_tests.unigram_test(a, a) == paired_tests.TwoSample(0.0, 1.0, 4)
+    assert paired_tests.unigram_test(a[:3], a[:3]).p is None
+    assert paired_tests.unigram_test(a[:2], a[2:]) is None
 
 
 def test_the_ks_distance_is_scipys_ties_included() -> None:
@@ -362,6 +295,8 @@ def test_draws_of_the_mean_of_whole_numbers_are_those_of_mid_p_and_others_of_jef
 def test_a_difference_and_a_change_are_of_ratios_of_sums() -> None:
     a, b = frame(x=[2, 4, 6, 8, 4, 6], n=[1, 2, 1, 2, 1, 2]), frame(x=[3, 3, 5, 9, 4, 8], n=[2, 1, 1, 1, 2, 1])
     assert stats.difference(a, b, "x", "n").estimate == pytest.approx(32 / 8 - 30 / 9)
+    shared = stats.difference(a, b.iloc[2:], "x", "n")  # of four prompts
+    assert (shared.n, shared.estimate) == (4, pytest.approx(26 / 5 - 24 / 6))
     change = stats.change(a, b, "x", "n", 1.0)
     assert change.estimate == pytest.approx(3 / (7 / 3) - 1)
     assert len(change.values) == 10_000

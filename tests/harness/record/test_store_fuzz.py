@@ -124,19 +124,13 @@ class Changes:
 
 
 @SHORT_OR_LONG
-def test_any_entry_of_the_manifest(sound: Path, tmp_path: Path, long: bool) -> None:
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "cell.json", "samples.parquet", pytest.param("steps.parquet", marks=pytest.mark.slow)]
+)
+def test_any_value_of_a_file(sound: Path, tmp_path: Path, long: bool, name: str) -> None:
     check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_json("manifest.json"), check, 3, long)
-
-
-@SHORT_OR_LONG
-def test_any_entry_of_a_cell(sound: Path, tmp_path: Path, long: bool) -> None:
-    check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_json(str(check.cell / "cell.json")), check, 3, long)
-
-
-@SHORT_OR_LONG
-@pytest.mark.parametrize("name", ["samples.parquet", pytest.param("steps.parquet", marks=pytest.mark.slow)])
-def test_any_value_of_a_table(sound: Path, tmp_path: Path, long: bool, name: str) -> None:
-    check = Changes(sound, tmp_path, ("show", "compare", "baseline", "gate", *(["report", "resume"] if long else [])))
-    fuzz(check.of_table(name), check, 3, long)
+    if name.endswith(".parquet"):
+        values = check.of_table(name)
+    else:
+        values = check.of_json(name if name == "manifest.json" else str(check.cell / name))
+    fuzz(values, check, 2, long)

@@ -32,33 +32,6 @@ def drawn() -> list[emoji.EmojiScene]:
     return emoji.scenes(0, "train", 600) + emoji.scenes(0, "held-out", 300)
 
 
-def test_captions_are_short_and_of_the_closed_vocabulary(drawn):
-    words = [emoji.caption(scene).split() for scene in drawn]
-    assert min(map(len, words)) >= 7 and max(map(len, words)) <= 11
-    assert {word for caption in words for word in caption} == set(emoji.VOCABULARY)
-    assert len(set(emoji.VOCABULARY)) == len(emoji.VOCABULARY)
-
-
-@pytest.mark.parametrize(
-    ("family", "count"),
-    [
-        ("single_object", {1}),
-        ("two_object", {2}),
-        ("counting", {2, 3, 4}),
-        ("colors", {1}),
-        ("position", {2}),
-        ("color_attr", {2}),
-    ],
-)
-def test_families_have_their_objects(drawn, family, count):
-    mine = [scene for scene in drawn if scene.family == family]
-    assert {len(scene.things) for scene in mine} == count
-    for scene in mine:
-        kinds, colours = {t.kind for t in scene.things}, {t.colour for t in scene.things}
-        assert len(kinds) == len(colours) == (2 if scene.relation else 1)
-        assert bool(scene.relation) == (family in ("two_object", "position", "color_attr"))
-
-
 def test_a_caption_states_every_object_its_colour_the_number_the_place_and_the_ground(drawn):
     for scene in drawn:
         words = emoji.caption(scene).split()
@@ -68,6 +41,7 @@ def test_a_caption_states_every_object_its_colour_the_number_the_place_and_the_g
         assert words[-1] == ("rough" if scene.ground.textured else "smooth")
         numbers = [word for word in words if word in emoji.NUMBERS.values()]
         assert numbers == ([emoji.NUMBERS[len(scene.things)]] if scene.family == "counting" else [])
+    assert {word for scene in drawn for word in emoji.caption(scene).split()} == set(emoji.VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -108,30 +82,11 @@ def test_a_counting_specification_excludes_one_object_more(drawn):
     assert specification["exclude"] == [{"class": kind, "count": 4}]
 
 
-def test_arrangements_are_moved_down_and_never_sideways(drawn):
-    corners: dict[tuple[int, str], set[tuple[tuple[int, int], ...]]] = {}
-    for scene in drawn:
-        places = tuple((thing.row, thing.column) for thing in scene.things)
-        corners.setdefault((len(places), scene.relation), set()).add(places)
-    assert len(corners) == len(ARRANGEMENTS) + len(emoji.RELATIONS)
-    for first, second in map(sorted, corners.values()):
-        assert second == tuple((row + 1, column) for row, column in first)
-
-
 def test_stated_relations_hold_by_genevals_rule(drawn):
     for scene in drawn:
         if scene.relation:
             first, second = truth(scene)
             assert relations(first.detection(), second.detection()) == {scene.relation}
-
-
-def test_objects_lie_inside_the_picture_and_do_not_overlap(drawn):
-    for scene in drawn:
-        occupied = np.zeros((64, 64), dtype=int)
-        for thing in scene.things:
-            assert thing.row + thing.side <= CELLS and thing.column + thing.side <= CELLS
-            occupied[box(thing)] += 1
-        assert occupied.max() == 1
 
 
 def test_no_composition_is_in_both_splits_whatever_the_seed():
@@ -143,17 +98,11 @@ def test_no_composition_is_in_both_splits_whatever_the_seed():
 
 def test_scenes_equal_those_of_the_shipped_weights_training():
     """With another digest, tokenizer, detector and models must be trained again."""
-    drawn = emoji.scenes(9, "held-out", 200)
-    assert zlib.crc32(repr(drawn).replace("EmojiScene(", "Scene(").encode()) == 1794225579
+    digests = {"train": 4245294645, "held-out": 1794225579}
+    for split, digest in digests.items():
+        drawn = emoji.scenes(9, split, 200)
+        assert zlib.crc32(repr(drawn).replace("EmojiScene(", "Scene(").encode()) == digest
     assert zlib.crc32(" ".join(emoji.VOCABULARY).encode()) == 982680080
-
-
-def test_a_tenth_of_all_compositions_is_held_out():
-    from stridebench.harness.synthetic.emoji import draw_scene, is_held_out
-
-    random = np.random.default_rng(3)
-    share = np.mean([is_held_out(draw_scene(random, "two_object")) for _ in range(4000)])
-    assert abs(share - 0.1) < 0.02
 
 
 def test_scenes_are_reproducible_and_a_longer_list_extends_a_shorter_one():

@@ -52,10 +52,10 @@ def tiny(forward: str = "fused", context: int = 48) -> HFCausal:
     return HFCausal.load("tiny", {"source": source, "forward": forward}, "fp64", "cpu")
 
 
-def products(changed: Sequence[int] = (0, 1, 2), scale: float = 0.3) -> dict[str, tuple[Tensor, Tensor]]:
+def products(scale: float = 0.3) -> dict[str, tuple[Tensor, Tensor]]:
     """Down [r, I] and up [O, r] of each linear layer."""
     generator, matrices = torch.Generator().manual_seed(2), {}
-    for layer in changed:
+    for layer in range(3):
         for name, (inputs, outputs) in LINEAR.items():
             down = torch.randn(2, inputs, generator=generator, dtype=torch.float64)
             up = scale * torch.randn(outputs, 2, generator=generator, dtype=torch.float64)
@@ -127,20 +127,6 @@ def window(tokens: Sequence[int]) -> Window:
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
 @pytest.mark.parametrize("reading", READINGS)
 class TestRows:
-    def test_an_adapter_of_zeros_changes_nothing(self, reading: Any, forward: str, tmp_path: Path) -> None:
-        model = tiny(forward)
-        measures = measured(sides(model, opened(tmp_path, model, scale=0.0), PASSAGE, reading))
-        assert measures["cosine"].tolist() == pytest.approx([1.0] * 4, abs=1e-12)
-        assert measures["norm_adapter"].tolist() == pytest.approx(measures["norm_vanilla"].tolist(), rel=1e-9)
-
-    def test_an_adapter_of_the_last_layer_leaves_the_rows_before(
-        self, reading: Any, forward: str, tmp_path: Path
-    ) -> None:
-        model = tiny(forward)
-        hidden = sides(model, opened(tmp_path, model, changed=[2]), PASSAGE, reading)
-        torch.testing.assert_close(hidden.adapter[:, :3], hidden.vanilla[:, :3], atol=1e-9, rtol=0)
-        assert (hidden.adapter[:, 3] - hidden.vanilla[:, 3]).abs().amax(1).min() > 1e-3
-
     def test_rows_are_those_that_predict_the_generated_tokens(self, reading: Any, forward: str, tmp_path: Path) -> None:
         """From the prompt's last entry on, the unembedded row L gives the model's own logits."""
         model = tiny(forward)
@@ -158,8 +144,9 @@ class TestRows:
         torch.testing.assert_close(full.adapter, roomy.adapter, atol=1e-9, rtol=0)
 
 
-def test_reading_alone_equals_the_model_with_merged_weights(tmp_path: Path) -> None:
-    model, merged = tiny(), tiny("transformers")
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_reading_alone_equals_the_model_with_merged_weights(forward: str, tmp_path: Path) -> None:
+    model, merged = tiny(forward), tiny("transformers")
     hidden = sides(model, opened(tmp_path, model), PASSAGE, "alone")
     linear = dict(merged._net.model.named_modules())  # type: ignore[attr-defined]  # of transformers
     for name, (down, up) in products().items():
@@ -169,8 +156,9 @@ def test_reading_alone_equals_the_model_with_merged_weights(tmp_path: Path) -> N
     assert (hidden.adapter - hidden.vanilla).abs().max() > 0.1
 
 
-def test_reading_beside_equals_row_0_of_a_decodes_stream(tmp_path: Path) -> None:
-    model = tiny()
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_reading_beside_equals_row_0_of_a_decodes_stream(forward: str, tmp_path: Path) -> None:
+    model = tiny(forward)
     adapter = opened(tmp_path, model)
     rows = sides(model, adapter, PASSAGE, "beside").adapter
     for place in range(PASSAGE.start, len(PASSAGE.tokens)):
@@ -207,16 +195,13 @@ def test_the_command_writes_a_table_and_a_picture_once(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("embedded-cod", "cross-regression-embedded-code", "programs"), "did you mean 'embedded-code'?"),
-        (("embedded-code", "cross-regression-embedded-code", "program"), "did you mean 'programs'?"),
         (("embedded-code", "nowhere", "programs"), "no adapter 'nowhere' came with the package"),
         (("embedded-code", "cross-regression-embedded-code", "digits"), "is of image and the backbone"),
         (("embedded-code", "cross-regression-embedded-code", "math500"), "is not there"),
-        (("embedded-sudoku-masked", "cross-regression-embedded-code", "sudoku"), "does not meet GATE"),
         (("whisper-base", "cross-regression-embedded-code", "utterances"), "does not meet HIDDEN"),
         (("random-llama-1m", "cross-regression-embedded-code", "programs"), "has no tokenizer"),
         (("tabular", "cross-regression-embedded-code", "tabular"), "was trained for other weights"),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_unmeasurable_combinations_are_refused(
     words: tuple[str, str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,12 +212,6 @@ def test_unmeasurable_combinations_are_refused(
         "paper", "layers", backbone, "--adapter", adapter, "--task", task, "--out", tmp_path / "out"
     )
     assert not (tmp_path / "out" / "layers.csv").exists()
-
-
-def test_an_adapter_of_other_weights_is_refused(tmp_path: Path) -> None:
-    folder = write(tmp_path / "other", "0" * 64, products())
-    words = ("paper", "layers", "embedded-code", "--adapter", folder, "--task", "programs", "--out", tmp_path / "out")
-    assert "was trained for other weights (000000000000)" in refused(*words)
 
 
 def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

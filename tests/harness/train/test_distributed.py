@@ -78,43 +78,41 @@ def test_gradients_are_averaged_and_absent_ones_are_zero(monkeypatch: pytest.Mon
     assert not weights[1].grad.any() and weights[2].grad is None
 
 
-def launched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ACCELERATE = (
+    "-c",
+    "from stridebench.harness.machine import extras; extras.ensure()\n"
+    "from accelerate.commands.accelerate_cli import main; main()",
+    *("launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"),
+    *("--dynamo_backend", "no"),
+)
+"""The launcher of several GPUs, on CPUs. torchvision, which it imports, may lack its operators there."""
+
+
+def launched(tmp_path: Path, *words: str) -> str:
+    """What two processes print."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "STRIDE_CACHE": str(tmp_path / "cache")}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, *words]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
 
 
 @pytest.mark.audit
-def test_two_processes_make_one_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
+def test_two_processes_make_one_training(launcher: tuple[str, ...], tmp_path: Path) -> None:
     """Weights start equal, each process draws its own data, and steps follow the mean of both gradients."""
+    if launcher is ACCELERATE:
+        pytest.importorskip("accelerate")
     script = tmp_path / "line.py"
     script.write_text(SCRIPT)
-    outcome = launched(tmp_path, str(script), str(tmp_path))
-    assert outcome.returncode == 0, outcome.stderr
+    launched(tmp_path, *launcher, str(script), str(tmp_path))
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert all(rank[:2] == [True, 3] for rank in ranks) and ranks[0][2] != ranks[1][2]
     card = json.loads((tmp_path / "out/card.json").read_text())
     assert card["steps"] == 3 and (tmp_path / "built-1").exists()
-    curve = dict(card["curve"])
-    assert len(curve) == 3
-
-
-@pytest.mark.audit
-def test_accelerate_starts_two_processes(tmp_path: Path) -> None:
-    """Its launcher of several GPUs, on CPUs. torchvision, which it imports, may lack its operators there."""
-    pytest.importorskip("accelerate")
-    script = tmp_path / "line.py"
-    script.write_text(SCRIPT)
-    start = "from stridebench.harness.machine import extras; extras.ensure()\n"
-    start += "from accelerate.commands.accelerate_cli import main; main()"
-    words = ("launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
-    command = [sys.executable, "-c", start, *words, "--dynamo_backend", "no", str(script), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert outcome.returncode == 0, outcome.stderr
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert all(rank[:2] == [True, 3] for rank in ranks) and ranks[0][2] != ranks[1][2]
-    assert (tmp_path / "out/card.json").is_file()
+    assert len(dict(card["curve"])) == 3
 
 
 @pytest.mark.audit
@@ -124,7 +122,6 @@ def test_the_command_trains_with_torchrun(tmp_path: Path) -> None:
     data.write_text("".join(f"def f{n}(x):\n" for n in range(9)))
     words = ("train", "medusa", "--backbone", "tiny:llama2-7b", "--data", str(data), "--out", str(tmp_path / "out"))
     settings = ("--set", "steps=2", "--set", "data.new=12", "--set", "heads=1", "--dtype", "fp32", "--json")
-    outcome = launched(tmp_path, "-m", "stridebench.harness.cli.main", *words, *settings)
-    assert outcome.returncode == 0, outcome.stderr
-    documents = [line for line in outcome.stdout.splitlines() if line.startswith("{")]
+    printed = launched(tmp_path, *TORCHRUN, "-m", "stridebench.harness.cli.main", *words, *settings)
+    documents = [line for line in printed.splitlines() if line.startswith("{")]
     assert len(documents) <= 1 and (tmp_path / "out/card.json").is_file()

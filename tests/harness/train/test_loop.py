@@ -64,16 +64,12 @@ def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(t
     assert equal(weights(tmp_path / "uninterrupted"), weights(tmp_path / "cut"))
 
 
-def test_another_seed_gives_other_weights(tmp_path):
-    for seed in (0, 1):
-        train("line", Line(), tmp_path / str(seed), {}, seed=seed)
-    assert not equal(weights(tmp_path / "0"), weights(tmp_path / "1"))
-
-
 def test_the_card_describes_the_training(tmp_path):
     train("line", Line(), tmp_path, {})
     card = json.loads((tmp_path / "card.json").read_text())
     assert (card["steps"], card["seed"], card["parameters"]) == (40, 0, 2)
+    train("line", Line(), tmp_path / "other", {}, seed=1)
+    assert not equal(weights(tmp_path), weights(tmp_path / "other"))
     assert card["curve"][-1][0] == 40 and card["curve"][-1][1] < card["curve"][0][1]
     assert set(card["sha256"]) == {"model.safetensors"} and "slope" in card["figures"]
     assert all(t.dtype == torch.bfloat16 for t in weights(tmp_path).values())

@@ -33,11 +33,8 @@ def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
     assert [entry.name for entry in shrunk.suite.backbones] == [f"tiny:{entry.name}" for entry in whole.suite.backbones]
     assert shrunk.methods == whole.methods
     assert {use.limit for use in shrunk.tasks} == {1} and shrunk.suite.max_new_tokens == 40
-    assert (
-        resolve.of_command("quantized", overrides).suite.threads
-        == 1
-        < (resolve.of_command("quantized").suite.threads or 0)
-    )
+    assert resolve.of_command("quantized", overrides).suite.threads == 1
+    assert (resolve.of_command("quantized").suite.threads or 0) > 1
     own = resolve.load("papers/sjdpp", overrides)
     assert [entry.name for entry in own.suite.backbones] == ["embedded-image"]
 
@@ -109,17 +106,9 @@ def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
     name: str, backbone: str, task: str, method: str, tmp_path: Path
 ) -> None:
     """Without proofs, which are of toys here too; `test_a_whole_suite_runs_to_its_end_on_stand_ins` makes them."""
-    words = (
-        "--backbone",
-        backbone,
-        "--set",
-        "prove=false",
-        "--set",
-        "warmup=0",
-        *(("--task", task, "-t", 1) if task else ()),
-    )
+    words = ("--task", task, "-t", 1) if task else ()
     words += ("--method", method) if method else ()
-    ran(name, tmp_path / "run", *words)
+    ran(name, tmp_path / "run", "--backbone", backbone, "--set", "prove=false", "--set", "warmup=0", *words)
 
 
 @pytest.mark.audit
@@ -145,9 +134,7 @@ def test_cells_whose_training_needs_a_package_are_skipped_without_it(monkeypatch
     assert {cell.backbone for cell in trained.runnable} == {cell.backbone for cell in plan.runnable} - skipped
 
 
-def test_what_was_trained_for_an_earlier_stand_in_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_earlier_stand_in_trained_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     folder = discover.trained("medusa-tiny:llama2-7b")
     for fingerprint, kept in (("of other weights", False), (tiny_components._fingerprint("tiny:llama2-7b"), True)):

@@ -26,8 +26,7 @@ def test_what_rows_see_by_hand() -> None:
     assert visible == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("block", [4, 9, 512])
+@pytest.mark.parametrize(("kind", "block"), [("llama", 4), ("llama", 512), ("qwen2", 9), ("qwen3", 9)])
 def test_blocks_equal_the_dense_mask(kind: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping windows in any order of roots."""
     monkeypatch.setattr(windows, "BLOCK", block)

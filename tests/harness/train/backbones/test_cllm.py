@@ -128,9 +128,7 @@ class TestTrajectories:
         last, right = blocks_of(decoded)[-1]
         assert {len(state) for state in last.states} == {len(decoded.tokens) - last.place} == {len(right)}
 
-    def test_trajectories_are_computed_once_from_prompts_of_their_split(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_trajectories_of_a_split_are_computed_once(self, capsys: pytest.CaptureFixture[str]) -> None:
         teacher, plan = Teacher.load("embedded-code", "fp32"), TrajectoryPlan(prompts=1, new=6, block=4)
         first = trajectories(teacher, plan, held_out=True)
         assert "1 Jacobi trajectories (held-out)" in capsys.readouterr().err

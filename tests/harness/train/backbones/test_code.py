@@ -56,15 +56,12 @@ def test_rows_depend_on_the_generator_only_and_start_with_a_program() -> None:
     assert text.startswith("def ")
 
 
-def test_a_mask_sees_the_text_up_to_its_chain_and_the_masks_before_it() -> None:
+def test_a_mask_predicts_the_token_behind_its_chain() -> None:
     rows = MaskChains.of(np.array([2, 0, 3, 1]))  # the last two chains are cut: nothing stands behind token 4
     assert list(zip(rows.token.tolist(), rows.depth.tolist(), strict=True)) == [
         *((0, 0), (1, 0), (2, 0), (3, 0)),
         *((0, 1), (0, 2), (2, 1)),
     ]
-    assert rows.visible[2].tolist() == [True, True, True, False, False, False, False]
-    assert rows.visible[5].tolist() == [True, False, False, False, True, True, False]
-    assert rows.visible[6].tolist() == [True, True, True, False, False, False, True]
     assert rows.predicted(torch.arange(10, 15)[None]).tolist() == [[11, 12, 13, 14, 12, 13, 14]]
 
 
@@ -86,12 +83,10 @@ def test_a_drafter_for_pard_reads_masks_in_a_decode_as_in_its_training(tmp_path:
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_block_sees_the_text_before_it_and_itself() -> None:
+def test_a_text_has_as_many_blocks_as_fit() -> None:
     rows = TextBlocks.of(6, 3, 1)  # a second block would need a seventh token
     assert rows.token.tolist() == [0, 1, 2, 3, 4, 5, 1, 2, 3]
     assert rows.depth.tolist() == [0] * 6 + [0, 1, 2]
-    assert rows.visible[:6, :6].equal(torch.ones(6, 6, dtype=torch.bool).tril()) and not rows.visible[:6, 6:].any()
-    assert rows.visible[6:].tolist() == [[True, False, False, False, False, False, True, True, True]] * 3
     assert TextBlocks.of(7, 3, 0).number.tolist() == [0] * 7 + [0, 0, 0, 1, 1, 1]
 
 
@@ -115,14 +110,6 @@ def test_a_model_of_two_masks_reads_a_block_in_a_decode_as_in_its_training(tmp_p
     run = open_run(model, lambda name: model, prompt, Sampling(0.0), 8, SeededDraws(0, "t", "p", 0))
     masks = Draft(torch.full((3,), recipe.mask))
     torch.testing.assert_close(run.target.forward(masks, mutual=True)[1:], expected, atol=1e-3, rtol=1e-3)
-
-
-def test_a_masked_block_sees_earlier_blocks_and_itself() -> None:
-    rows = TextBlocks.of(6, 3, 0, causal=False)
-    assert rows.visible[:6, :6].equal(torch.ones(2, 2).tril().bool().repeat_interleave(3, 0).repeat_interleave(3, 1))
-    assert not rows.visible[:6, 6:].any()
-    assert rows.visible[6:9].tolist() == [[False] * 6 + [True] * 3 + [False] * 3] * 3
-    assert rows.visible[9:].tolist() == [[True] * 3 + [False] * 6 + [True] * 3] * 3
 
 
 def test_a_masked_model_reads_a_block_in_a_decode_as_in_its_training(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from stridebench.harness.core.draft import Fill
 from stridebench.harness.core.models import Models
 from stridebench.harness.errors import OutputError, WeightsError
 from stridebench.harness.registry import RECIPES
-from stridebench.harness.train.backbones import decoder, image_recipe
+from stridebench.harness.train.backbones import decoder
 from stridebench.harness.train.backbones import emoji_image as recipes
-from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, nearest, random_groups, sample
+from stridebench.harness.train.backbones.image_recipe import PictureBatch, nats, random_groups, sample
 from stridebench.harness.train.recipe import save_bf16
 from tests.support.caches import feed
 from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
@@ -68,7 +68,7 @@ class TestTraining:
         assert float(rows[layout.places(), :CODES].std()) > 1
 
     @pytest.mark.parametrize("seed", [1, 2])
-    def test_an_order_free_model_decodes_what_it_was_trained_on(
+    def test_an_order_free_model_decodes_as_trained(
         self, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Group after group on a canvas, against the one pass of the training over cells and queries."""
@@ -145,9 +145,7 @@ class TestTraining:
         share = torch.bincount(second, minlength=CODES) / len(second)
         assert float((share - probs).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
 
-    def test_captions_of_different_lengths_do_not_change_each_others_losses(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_captions_do_not_change_each_others_losses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
         trained, captions = small_decoder(), ["a cat", CAPTION, ""]
         cells = torch.randint(0, CODES, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -173,11 +171,6 @@ class TestTraining:
         assert torch.equal(trained(ids), trained(ids))
         assert not torch.equal(trained.train()(ids), trained(ids))
 
-    def test_nearest_is_zero_for_a_copy(self) -> None:
-        codes = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-        distances = nearest(torch.stack([codes[3], codes[1] + 2]), codes)
-        assert float(distances[0]) < 1e-3 < float(distances[1])
-
     def test_steps_on_scenes_lower_the_loss_and_the_tokenizer_is_not_trained(self, tmp_path: Path) -> None:
         save_bf16(VQ(), tmp_path)
         recipe = RECIPES.get("emoji-image-8x8")
@@ -195,4 +188,3 @@ class TestTraining:
             optimiser.step()
             losses.append(float(loss.detach()))
         assert losses[-1] < losses[0] - 0.3
-        assert pytest.approx(0.6931, abs=1e-4) == image_recipe.NATS_PER_BIT

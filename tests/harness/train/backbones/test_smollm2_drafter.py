@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ SIZES = {
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of bytes with random weights, as a folder of transformers."""
-    path = tmp_path_factory.mktemp("teacher")
+    path = tmp_path_factory.mktemp("drafter") / "teacher"
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(path)
     tokenizer = byte_tokenizer(bos=False)
@@ -55,22 +56,25 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture()
-def recipe(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DistilledDrafter:
+@pytest.fixture(scope="module")
+def recipe(teacher: Path) -> Iterator[DistilledDrafter]:
     """A recipe over the tiny teacher, with a cache of its own and few prefixes."""
-    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / "tiny-teacher.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {teacher}}}\n")
-    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "presets"))
+    folder = teacher.parent / "presets"
+    folder.mkdir()
+    (folder / "tiny-teacher.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {teacher}}}\n")
     lines = [f"def f{a}{b}(x):" for a in "abcdefgh" for b in "abcdefgh"]
-    monkeypatch.setattr(passages, "prefixes", lambda seed, procedural: lines)
-    return DistilledDrafter(teacher="tiny-teacher", layers=(0, 2), kept=40, rows=3, steps=30, plan=PLAN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRIDE_CACHE", str(teacher.parent / "cache"))
+        patch.setenv("STRIDE_PRESETS", str(folder))
+        patch.setattr(passages, "prefixes", lambda seed, procedural: lines)
+        yield DistilledDrafter(teacher="tiny-teacher", layers=(0, 2), kept=40, rows=3, steps=30, plan=PLAN)
 
 
-@pytest.fixture()
-def trained(recipe: DistilledDrafter, tmp_path: Path) -> Path:
-    assert train("tiny", recipe, tmp_path / "out", {}).finished
-    return tmp_path / "out"
+@pytest.fixture(scope="module")
+def trained(recipe: DistilledDrafter, teacher: Path) -> Path:
+    out = teacher.parent / "out"
+    assert train("tiny", recipe, out, {}).finished
+    return out
 
 
 def params(teacher: Path, body: Path) -> dict[str, Any]:
@@ -78,8 +82,9 @@ def params(teacher: Path, body: Path) -> dict[str, Any]:
 
 
 def test_text_is_generated_once_and_an_interrupted_generation_resumes(
-    recipe: DistilledDrafter, teacher: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: DistilledDrafter, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     source = {"folder": str(teacher)}
     first = passages.texts_of("t", source, PLAN)
     assert [len(side) for side in (first.training, first.checks)] == [2, 1]
@@ -151,11 +156,9 @@ def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, train
     torch.testing.assert_close(feed(model.cache(), ids, 0)[:, token_ids], expected, rtol=0, atol=1e-4)
 
 
-def test_a_drafter_serves_targets_of_the_same_vocabulary_only(
-    trained: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drafter_serves_targets_of_the_same_vocabulary_only(trained: Path, teacher: Path) -> None:
     text = f"adapter: drafter\nsource: {{folder: {teacher}}}\nbody: {trained}\nvocabulary: 258\nlicence: x\nnote: y\n"
-    (tmp_path / "presets" / "tiny-drafter.yaml").write_text(text)
+    (teacher.parent / "presets" / "tiny-drafter.yaml").write_text(text)
     target = presets.load("tiny-teacher", "fp32")
     drafter = presets.drafter(target, "tiny-drafter")
     assert isinstance(drafter, Drafter)
