@@ -78,15 +78,6 @@ class TestKeys:
         probs = torch.full((1, 64), 1 / 64)
         assert torch.equal(seeded().race(probs, [torch.tensor(5)]), seeded().race(probs, [5]))
 
-    def test_equal_keys_repeat_bit_for_bit(self) -> None:
-        probs = torch.rand(50, 20, generator=torch.Generator().manual_seed(0))
-        for _ in range(2):
-            a, b = seeded(), seeded()
-            assert torch.equal(a.uniforms(9, "accept"), b.uniforms(9, "accept"))
-            assert torch.equal(a.integers(9, 1000, "init"), b.integers(9, 1000, "init"))
-            assert torch.equal(a.categorical(probs, "draft"), b.categorical(probs, "draft"))
-            assert torch.equal(a.race(probs, range(50)), b.race(probs, range(50)))
-
     def test_ids_that_hold_the_separator_do_not_share_their_draws(self) -> None:
         pairs = [("a|b", "c"), ("a", "b|c"), ("a|b|c", ""), ("", "a|b|c"), ("a", "b"), ('[0, "a"', "b")]
         roots = [SeededDraws(0, task, prompt, 0).uniforms(2, "draft").tolist() for task, prompt in pairs]
@@ -118,12 +109,6 @@ class TestKeys:
         busy.race(torch.full((1, 4), 0.25), [3])
         assert torch.equal(busy.uniforms(6, "resid"), expected)
         assert not torch.equal(seeded().uniforms(6, "init"), expected)
-
-    def test_asking_in_pieces_gives_the_same_numbers(self) -> None:
-        at_once = seeded().uniforms(10, "draft")
-        pieces = seeded()
-        parts = [pieces.uniforms(n, "draft") for n in (3, 0, 1, 6)]
-        assert torch.equal(torch.cat(parts), at_once)
 
     def test_pieces_that_pass_a_block_are_the_same_numbers(self) -> None:
         at_once = seeded().uniforms(3 * BLOCK + 7, "draft")
