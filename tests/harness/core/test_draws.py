@@ -210,13 +210,11 @@ class TestDistributions:
     def test_integers_below_one_are_zero(self) -> None:
         assert seeded().integers(50, 1, "init").tolist() == [0] * 50
 
-    @pytest.mark.parametrize("parents", [None, [-1, -1, 0, 0, 2, 1, -1]], ids=["chain", "tree"])
-    def test_path(self, parents: list[int] | None) -> None:
+    def test_path(self) -> None:
         accept = torch.tensor([0.6, 0.8, 0.0, 0.5, 1.0, 0.3, 0.9], dtype=torch.float64)
-        above = None if parents is None else torch.tensor(parents)
         draws = seeded(3)
-        counts = Counter(accepted_nodes(draws.path(accept, above)) for _ in range(2_000))
-        fits(counts, path_distribution(accept, above), 2_000)
+        counts = Counter(accepted_nodes(draws.path(accept)) for _ in range(2_000))
+        fits(counts, path_distribution(accept, None), 2_000)
 
     def test_couple_keeps_as_often_as_possible_and_its_output_has_distribution_p(self) -> None:
         q, p = [0.1, 0.5, 0.4, 0.0], [0.3, 0.2, 0.1, 0.4]
@@ -288,22 +286,13 @@ class TestPaths:
     @given(tree=trees())
     def test_tree_path_is_the_plain_walk(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         parents, accept, coins = tree
-        above = torch.tensor(parents, dtype=torch.long)
-        path = tree_path(torch.tensor(coins, dtype=torch.bool), torch.tensor(accept), above)
+        flips, probs = torch.tensor(coins, dtype=torch.bool), torch.tensor(accept, dtype=torch.float64)
+        path = tree_path(flips, probs, torch.tensor(parents, dtype=torch.long))
         nodes = walk(parents, coins)
-        assert accepted_nodes(path) == nodes
         assert path.nodes.tolist() == [*nodes, *[-1] * (len(parents) - len(nodes))]
         assert int(path.stop) == (nodes[-1] + 1 if nodes else 0)
-
-    @plainly
-    @given(tree=trees())
-    def test_a_chain_is_a_tree(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
-        _, accept, coins = tree
-        probs = torch.tensor(accept, dtype=torch.float64)
-        flips = torch.tensor(coins, dtype=torch.bool)
         chain, same = chain_path(flips, probs), tree_path(flips, probs, torch.arange(len(probs)) - 1)
-        assert torch.equal(chain.nodes, same.nodes)
-        assert int(chain.stop) == int(same.stop)
+        assert torch.equal(chain.nodes, same.nodes) and int(chain.stop) == int(same.stop)
         torch.testing.assert_close(chain.expected, same.expected, rtol=0, atol=1e-12)
 
     @plainly
