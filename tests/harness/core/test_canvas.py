@@ -21,14 +21,14 @@ from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.capabilities import Capabilities, Grid, Requirement
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Fill
-from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import Decode, decode
 from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError
-from stridebench.harness.proof.enumerate import freeze, output_law
+from stridebench.harness.proof.enumerate import freeze
 from stridebench.harness.record.columns import check
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})
@@ -264,45 +264,7 @@ class TestInTheLoop:
             painted(script, passes=passes)
 
 
-@dataclass(frozen=True)
-class EitherWay(Method[list[int]]):
-    """Reads and fills two positions in an order that a coin decides, then reads both again."""
-
-    claim = Claim.APPROXIMATE
-    requirements = frozenset({Requirement.ANY_ORDER})
-    source = "this test"
-
-    def start(self, run: Run) -> list[int]:
-        return []
-
-    def step(self, run: Run, state: list[int]) -> Fill:
-        if not run.canvas.passes:
-            p = run.probs(read(run.canvas, (P - 1, PROMPT[-1])))
-            state.append(int(run.draws.integers(1, 2, "init")))
-            return Fill(torch.tensor([P + state[0]]), run.draws.categorical(p, "draft"))
-        done = state.pop() if state else 2
-        if done == 2:
-            p = run.probs(read(run.canvas, (P, run.canvas.tokens[P]), (P + 1, run.canvas.tokens[P + 1])))
-            return Fill(torch.tensor([P + 2]), run.draws.categorical(p[1:], "draft"))
-        read(run.canvas, (P + done, run.canvas.tokens[P + done]))
-        return fill((P + 1 - done, 1))
-
-
 class TestEnumeration:
-    def test_the_distribution_is_over_the_fills_in_raster_order(self) -> None:
-        """Marginals by hand: one of two places is drawn from the distribution after the prompt, the other is 1."""
-        model = Tabular("tabular", {"vocabulary": 2})
-
-        def opened(draws: Draws) -> Run:
-            return open_run(model, lambda name: model, PROMPT, Sampling(1.0), 3, draws)
-
-        probs = output_law(EitherWay(), opened)
-        run = opened(SeededDraws(0, "t", "p", 0))
-        p = run.probs(run.target.forward())[0].tolist()
-        pairs = {(a, b): sum(w for out, w in probs.items() if out[:2] == (a, b)) for a in (0, 1) for b in (0, 1)}
-        expected = {(0, 0): 0.0, (0, 1): p[0] / 2, (1, 0): p[0] / 2, (1, 1): p[1]}
-        assert pairs == pytest.approx(expected, abs=1e-12)
-
     def test_equal_contents_merge_whatever_their_order_in_the_cache(self) -> None:
         """In both, P + 1 attended to P; their caches hold the two entries in opposite order."""
         one, other, third = canvas(), canvas(), canvas()

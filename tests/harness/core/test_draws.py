@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -35,7 +35,6 @@ from stridebench.harness.proof.enumerate import EnumeratingDraws
 from tests.support.enumerated import enumerated
 
 FALSE_ALARM = 1e-6
-plainly = settings(deadline=None, derandomize=True)
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -144,7 +143,6 @@ GOLDEN = [0.18851852492007182, 0.5099339441565417, 0.8128803842206742]
 
 
 class TestInverseCdf:
-    @plainly
     @given(
         weights=st.lists(st.sampled_from([0.0, 0.0, 1e-30, 0.1, 1.0, 3.0]), min_size=1, max_size=12),
         u=st.sampled_from([0.0, 2.0**-53, 0.5, 1 - 2.0**-53]) | st.floats(0, 1, exclude_max=True),
@@ -282,7 +280,6 @@ def walk(parents: Sequence[int], coins: Sequence[bool]) -> tuple[int, ...]:
 
 
 class TestPaths:
-    @plainly
     @given(tree=trees())
     def test_tree_path_is_the_plain_walk(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         parents, accept, coins = tree
@@ -295,7 +292,6 @@ class TestPaths:
         assert torch.equal(chain.nodes, same.nodes) and int(chain.stop) == int(same.stop)
         torch.testing.assert_close(chain.expected, same.expected, rtol=0, atol=1e-12)
 
-    @plainly
     @given(tree=trees())
     def test_expected_is_the_mean_over_all_coins(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         parents, accept, _ = tree

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stridebench.harness.core.sampling import LIKELY, SMALL, Sampling, nucleus_floor, warp
 from stridebench.harness.errors import UsageError
 
-plainly = settings(deadline=None, derandomize=True)
 ORDERS = ("temperature_first", "filter_first")
 VECTOR = NDArray[np.float64]
 
@@ -72,7 +71,6 @@ SAMPLINGS = st.builds(
 )
 
 
-@plainly
 @given(logits=LOGITS, sampling=SAMPLINGS)
 def test_warp_equals_a_second_implementation_in_both_orders(logits: list[float], sampling: Sampling) -> None:
     probs = warp(torch.tensor([logits], dtype=torch.float64), sampling)[0].numpy()

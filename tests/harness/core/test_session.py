@@ -154,7 +154,7 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(max_examples=120)
 @given(prompt=TOKENS, history=st.lists(ACTS, min_size=1, max_size=7))
 def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act]) -> None:
     target = session(prompt, taps=TAPS)

@@ -55,10 +55,10 @@ from tests.support.one_by_one import OneByOne, RankedChoice, register
 
 load_all()
 SMALLEST, FEWEST, FEW_APPROXIMATE = 32, 16, 9
-WIDE = ("ddtree", "dflash", "dspark", "eagle1", "eagle3", "mtp", "p_eagle", "specinfer", "spectr")
+WIDE = ("ddtree", "dflash", "dspark", "eagle1", "eagle2", "eagle3", "mtp", "p_eagle", "specinfer", "spectr")
 """Methods whose first variant is proved on the fewest outputs too.
 
-A step has many outcomes, or `speculative` and `eagle2` are proved on more with the same verifier and a cheaper drafter.
+A step has many outcomes, or `speculative` and `adt_tree`, whose drafters are cheaper, prove the verifier on more.
 """
 SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST and not case.few)
 LONGER = ("lookahead",)

@@ -88,7 +88,6 @@ class Shy(OneByOne):
 
 BIASES: dict[str, Callable[[Run], bool]] = {
     "never": lambda run: False,
-    "a prompt of ten tokens": lambda run: len(run.target) - run.emitted >= 10,
     "a prompt of sixteen": lambda run: len(run.target) - run.emitted >= 16,
     "T below 0.3": lambda run: 0 < run.sampling.temperature < 0.3,
     "T = 1.7": lambda run: abs(run.sampling.temperature - 1.7) < 0.1,
