@@ -209,8 +209,8 @@ class TestSources:
 @pytest.mark.usefixtures("unchecked")
 class TestProcesses:
     def test_two_processes_give_the_rows_of_one(self, tmp_path: Path) -> None:
-        settings = {name: [method(name)] for name in ("prompt_lookup", "autoregressive")}
-        asked = [Piece("setting", name) for name in settings] + [Piece("bug", "prompt_lookup")]
+        settings = {name: [method(name)] for name in ("prompt_lookup", "speculative")}
+        asked = [Piece("setting", name) for name in settings] + [Piece("bug", "speculative", 1)]
 
         def rows(number: int) -> list[Any]:
             folder = tmp_path / str(number)
@@ -241,7 +241,7 @@ class TestProcesses:
         assert time.monotonic() - begin < 600
 
     def test_each_piece_counts_its_own_laws(self, tmp_path: Path) -> None:
-        settings = {name: [method(name)] for name in ("prompt_lookup", "autoregressive")}
+        settings = {name: [method(name)] for name in ("prompt_lookup", "speculative")}
         laws = keeper(tmp_path, "monday")
         done = list(catalogue.computed([Piece("setting", name) for name in settings], settings, 8, laws, 1))
         alone = [
