@@ -213,6 +213,8 @@ class TestDistributions:
         draws = seeded(3)
         counts = Counter(accepted_nodes(draws.path(accept)) for _ in range(2_000))
         fits(counts, path_distribution(accept, None), 2_000)
+        above, coins = torch.tensor([-1, -1, 0, 0, 2, 1, -1]), seeded().uniforms(7, "accept") < accept
+        assert torch.equal(seeded().path(accept, above).nodes, tree_path(coins, accept, above).nodes)
 
     def test_couple_keeps_as_often_as_possible_and_its_output_has_distribution_p(self) -> None:
         q, p = [0.1, 0.5, 0.4, 0.0], [0.3, 0.2, 0.1, 0.4]
