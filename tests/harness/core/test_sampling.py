@@ -109,6 +109,12 @@ def test_the_nucleus_of_the_best_k_equals_that_of_the_full_row(top_p: float) -> 
     torch.testing.assert_close(probs, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("top_k", [40, 41])
+def test_top_k_of_the_vocabulary_or_more_keeps_all(top_k: int) -> None:
+    logits = torch.arange(40.0)[None] / 10
+    torch.testing.assert_close(warp(logits, Sampling(1.0, top_k=top_k)), logits.softmax(-1))
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("bad", "message"),

@@ -164,7 +164,8 @@ def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act])
         assert torch.equal(target.hidden, fresh_hidden(target.tokens)[: target.cached])
         twin = copy.deepcopy(target)  # asked on a copy, so that the history itself stays as drawn
         assert torch.equal(twin.forward()[0], fresh_logits(twin.tokens))
-        twin.append(torch.tensor([3]))
+        twin.sync([*twin.tokens, 3])
+        assert len(target) == len(twin) - 1, "a copy shares its tokens"
     assert torch.equal(target.forward()[0], fresh_logits(target.tokens))
 
 
