@@ -111,7 +111,7 @@ def planted(where: str, old: str, new: str) -> Mutant:
 JUDGE, ACCEPTANCE = (f"methods.verifiers.rejection:{name}" for name in ("judge", "acceptance_probs"))
 RATIO = "(px / draft_probs(x, q).to(p.dtype))"
 CORRECTED_FROM_P = planted(JUDGE, "residual(probs, ", "(lambda p, q: p)(probs, ")
-LOST_Q = planted("methods.speculative:Speculative.step", "draft.probs, p", "None, p")
+LOST_Q = planted("methods.speculative:Speculative._verified", "draft.probs, p, ", "None, p, ")
 
 CORRECT = (
     Sampler("autoregressive", DIGITS, "autoregressive", biased=False),

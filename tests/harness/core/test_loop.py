@@ -153,13 +153,16 @@ class TestCounts:
         assert result.prefill_ns > 0
 
     @pytest.mark.parametrize(
-        ("path", "tested", "accepted"),
-        [((0,), 2, 1), ((), 1, 0), ((0, 3), 2, 2)],  # the last walk ends at a leaf, and tests no further level
+        ("parents", "path", "tested"),
+        [((-1, -1, 0, 0), (0,), 2), ((-1, -1), (), 1), ((-1, -1, 0, 0), (0, 3), 2)],  # the last one ends at a leaf
     )
-    def test_a_tree_counts_the_level_where_it_stopped(self, path: tuple[int, ...], tested: int, accepted: int) -> None:
-        tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=path)
+    def test_a_tree_counts_the_level_where_it_stopped(
+        self, parents: tuple[int, ...], path: tuple[int, ...], tested: int
+    ) -> None:
+        tree = Act(2, drafted=(1, 2, 3, 4)[: len(parents)], parents=parents, path=path)
         first = play(tree, budget=len(path) + 1).steps[0]
-        assert (first.drafted, first.tested, first.accepted, first.emitted) == (4, tested, accepted, len(path) + 1)
+        assert (first.drafted, first.tested, first.accepted) == (len(parents), tested, len(path))
+        assert first.emitted == len(path) + 1
 
     @pytest.mark.parametrize(
         ("path", "passed", "drafted", "tested", "accepted"),
