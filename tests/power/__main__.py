@@ -63,9 +63,7 @@ def results(path: Path | None, settings: Sequence[str]) -> None:
     chosen = set().union(*(SETTINGS[name] for name in settings or SETTINGS))
     measured: dict[str, dict[str, list[str]]] = {}
     for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
-        kept = earlier.pop(name, {"columns": COLUMNS, "rows": []})
-        padding = [""] * (len(COLUMNS) - len(kept["columns"]))  # of a file without the later columns
-        old = {one[0]: [*one, *padding[1:], *([before["commit"]] if padding else [])] for one in kept["rows"]}
+        old = {one[0]: one for one in earlier.pop(name, {"rows": []})["rows"]}
         measured[name] = {sampler.name: old[sampler.name] for sampler in samplers if sampler.name in old}
     for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
         for sampler in (one for one in samplers if one.setting in chosen):

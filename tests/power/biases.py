@@ -14,7 +14,6 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.method import Mutant
 from stridebench.harness.core.sampling import Sampling
 
-REJECTION = "stridebench.methods.verifiers.rejection"
 PLAIN = Sampling(1.0)
 
 
@@ -101,86 +100,60 @@ def chain(name: str, *mutants: Mutant, **rest: Any) -> Sampler:
     return Sampler(name, DIGITS, "speculative", CHAIN, mutants, **rest)
 
 
-def judged(old: str, new: str, function: str = "judge") -> Mutant:
-    return Mutant(f"{REJECTION}:{function}", old, new, "planted")
+def tree(name: str, *mutants: Mutant, **rest: Any) -> Sampler:
+    return Sampler(name, DIGITS, "specinfer", TREE, mutants, **rest)
 
+
+def planted(where: str, old: str, new: str) -> Mutant:
+    return Mutant(f"stridebench.{where}", old, new, "planted")
+
+
+JUDGE, ACCEPTANCE = (f"methods.verifiers.rejection:{name}" for name in ("judge", "acceptance_probs"))
+RATIO = "(px / draft_probs(x, q).to(p.dtype))"
+CORRECTED_FROM_P = planted(JUDGE, "residual(probs, ", "(lambda p, q: p)(probs, ")
+LOST_Q = planted("methods.speculative:Speculative._verified", "draft.probs, p, ", "None, p, ")
 
 CORRECT = (
     Sampler("autoregressive", DIGITS, "autoregressive", biased=False),
-    Sampler("speculative", DIGITS, "speculative", CHAIN, biased=False),
-    chain(
-        "speculative, the draft's distribution taken for a point mass",
-        Mutant("stridebench.methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
-        biased=False,
-    ),
-    Sampler("specinfer", DIGITS, "specinfer", TREE, biased=False),
+    chain("speculative", biased=False),
+    chain("speculative, the draft's distribution taken for a point mass", LOST_Q, biased=False),
+    tree("specinfer", biased=False),
     Sampler("sjd, guided pictures", PICTURES, "sjd", {"window": 8}, biased=False),
     Sampler("sjd, guided pictures, top-p 0.9", NUCLEUS, "sjd", {"window": 8}, biased=False),
     Sampler("medusa, exact acceptance, programs", PROGRAMS, "medusa", biased=False),
 )
 BIASED = (
-    chain("residual forgotten", judged("residual(probs, ", "(lambda p, q: p)(probs, ")),
-    chain(
-        "p and q swapped in the test",
-        judged(
-            "(px / draft_probs(x, q).to(p.dtype))", "(draft_probs(x, q).to(p.dtype) / px)", function="acceptance_probs"
-        ),
-    ),
-    chain(
-        "acceptance by sqrt(p / q)",
-        judged(
-            "(px / draft_probs(x, q).to(p.dtype))",
-            "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
-            function="acceptance_probs",
-        ),
-    ),
-    chain(
-        "the draft's distribution is lost, corrections from p",
-        Mutant("stridebench.methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
-        judged("residual(probs, ", "(lambda p, q: p)(probs, "),
-    ),
+    chain("residual forgotten", CORRECTED_FROM_P),
+    chain("p and q swapped in the test", planted(ACCEPTANCE, RATIO, "(draft_probs(x, q).to(p.dtype) / px)")),
+    chain("acceptance by sqrt(p / q)", planted(ACCEPTANCE, RATIO, f"{RATIO}.sqrt()")),
+    chain("the draft's distribution is lost, corrections from p", LOST_Q, CORRECTED_FROM_P),
     chain("draft and correction share a random number", draws=ReusedCoins),
     chain("test and correction share a random number", draws=ReusedTest),
     chain(
         "another q is recorded than was sampled",
-        Mutant(
-            "stridebench.methods.drafters.draft_model:ModelDrafter.propose",
+        planted(
+            "methods.drafters.draft_model:ModelDrafter.propose",
             "probs.append(q)",
             "probs.append((q + 0.1) / (q + 0.1).sum())",
-            "planted",
         ),
     ),
-    chain("bonus row after a rejection", judged("probs = p.index_select(0, stop.reshape(1))", "probs = p[-1:]")),
+    chain("bonus row after a rejection", planted(JUDGE, "p.index_select(0, stop.reshape(1))", "p[-1:]")),
     chain(
         "a rejected draft's entry stays in the cache",
-        Mutant(
-            "stridebench.harness.core.session:Session.commit",
+        planted(
+            "harness.core.session:Session.commit",
             "self._cache.keep(self._valid, read.path)",
             "self._cache.keep(self._valid, (*read.path, len(read.path))[: len(self.draft)])",
-            "planted",
         ),
     ),
     chain("temperature 0.95 in place of 1", sampling=Sampling(0.95)),
-    Sampler(
+    tree(
         "nodes of a tree one position too far",
-        DIGITS,
-        "specinfer",
-        TREE,
-        (Mutant("stridebench.harness.core.session:Session.forward", "seen.sum(1) - 1", "seen.sum(1)", "planted"),),
+        planted("harness.core.session:Session.forward", "seen.sum(1) - 1", "seen.sum(1)"),
     ),
-    Sampler(
+    tree(
         "earlier siblings of a tree forgotten",
-        DIGITS,
-        "specinfer",
-        TREE,
-        (
-            Mutant(
-                "stridebench.methods.verifiers.tree:multi_step",
-                "residual(residuals, q[node].to(p.dtype))",
-                "residuals",
-                "planted",
-            ),
-        ),
+        planted("methods.verifiers.tree:multi_step", "residual(residuals, q[node].to(p.dtype))", "residuals"),
     ),
     Sampler(
         "guidance dropped in the second row of a pass",
@@ -188,11 +161,10 @@ BIASED = (
         "sjd",
         {"window": 8},
         (
-            Mutant(
-                "stridebench.harness.backbones.slots.guided:GuidedCache._joined",
+            planted(
+                "harness.backbones.slots.guided:GuidedCache._joined",
                 "mixed = torch.lerp(other.logits, logits[plain:], self._scale)",
                 "mixed = torch.lerp(other.logits, logits[plain:], self._scale); mixed[1:2] = logits[plain:][1:2]",
-                "planted",
             ),
         ),
     ),
@@ -202,11 +174,10 @@ BIASED = (
         "autoregressive",
         {},
         (
-            Mutant(
-                "stridebench.harness.core.run:Run.probs",
+            planted(
+                "harness.core.run:Run.probs",
                 "return warp(logits, self.sampling)",
                 "return warp(warp(logits, self.sampling).log(), self.sampling)",
-                "planted",
             ),
         ),
     ),

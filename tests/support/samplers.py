@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from stridebench.harness.audit.bets import Gains, gains_of, mixture, newton_path
+from stridebench.harness.audit.bets import Bets, Gains, bet, gains_of, mixture, newton_path
 from stridebench.harness.audit.laws import laws_of, outcomes_of
 from stridebench.harness.audit.outcomes import FloatArray, IntArray, TokenOutcomes
 from stridebench.harness.core.sampling import Sampling
@@ -31,6 +31,12 @@ def drawn(law: FloatArray, runs: int, seed: int = 1) -> IntArray:
     upto = law.cumsum(axis=1)
     coins = rng.random((len(law), runs)) * upto[:, -1:]
     return np.stack([np.searchsorted(row, coin, side="right") for row, coin in zip(upto, coins, strict=True)], axis=1)
+
+
+def bets_on(outcomes: TokenOutcomes, law: FloatArray, seed: int = 1) -> Bets:
+    """Return the bets on one token of each distribution of ``law``."""
+    row, places = np.arange(len(outcomes)), drawn(law, 1, seed)[0]
+    return bet(outcomes, outcomes.ids[row, places], np.zeros(len(outcomes), dtype=np.int64), outcomes.p[row, places])
 
 
 def log_e(outcomes: TokenOutcomes, law: FloatArray, runs: int, seed: int = 1) -> FloatArray:

@@ -11,14 +11,7 @@ import pytest
 from stridebench.harness.audit.bets import Bets, added_up, bet, mixture, newton_path
 from stridebench.harness.audit.outcomes import TokenOutcomes
 from stridebench.harness.errors import UsageError
-from tests.support.samplers import drawn, log_e, simulated, without_drafter
-
-
-def bets_of(outcomes: TokenOutcomes, seed: int = 1) -> Bets:
-    row = np.arange(len(outcomes))
-    places = drawn(outcomes.p, 1, seed)[0]
-    zeros = np.zeros(len(outcomes), dtype=np.int64)
-    return bet(outcomes, outcomes.ids[row, places], zeros, outcomes.p[row, places])
+from tests.support.samplers import bets_on, drawn, log_e, simulated, without_drafter
 
 
 def assert_close(one: Bets, other: Bets) -> None:
@@ -27,7 +20,7 @@ def assert_close(one: Bets, other: Bets) -> None:
             np.testing.assert_allclose(np.array(value), np.array(getattr(other, name)), atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("drafter", [False, True])
+@pytest.mark.parametrize("drafter", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_correct_sampler_is_rarely_suspected_however_long_one_looks(drafter: bool) -> None:
     """2,000 runs of 100 tokens, watched after every token: Ville allows 5 % above 20 and 0.1 % above 1000."""
     outcomes = simulated(100, 40, seed=3, drafter=drafter)
@@ -56,7 +49,7 @@ def test_the_newton_step_bets_on_a_tilt_that_goes_on_and_loses_little_on_one_tha
 
 def test_bets_on_two_outputs_add_up_to_those_on_both_together() -> None:
     outcomes = simulated(30, 40, drafter=True)
-    together = bets_of(outcomes)
+    together = bets_on(outcomes, outcomes.p)
     places = drawn(outcomes.p, 1)[0]
     tokens, probs = outcomes.ids[np.arange(30), places], outcomes.p[np.arange(30), places]
     halves = []
@@ -68,10 +61,10 @@ def test_bets_on_two_outputs_add_up_to_those_on_both_together() -> None:
 
 def test_an_output_without_a_drafter_bets_nothing_on_drafters() -> None:
     outcomes = simulated(10, 40, drafter=True)
-    other = bets_of(without_drafter(outcomes))
-    joint = added_up([bets_of(outcomes), other])
-    assert joint.names == bets_of(outcomes).names and joint.tokens == 20
-    assert joint.gains[-1] == bets_of(outcomes).gains[-1] and joint.tilts[-1][-1] == 0
+    other = bets_on(without_drafter(outcomes), outcomes.p)
+    joint = added_up([bets_on(outcomes, outcomes.p), other])
+    assert joint.names == bets_on(outcomes, outcomes.p).names and joint.tokens == 20
+    assert joint.gains[-1] == bets_on(outcomes, outcomes.p).gains[-1] and joint.tilts[-1][-1] == 0
 
 
 def test_tokens_near_a_cut_and_impossible_ones_bet_nothing() -> None:
@@ -83,19 +76,20 @@ def test_tokens_near_a_cut_and_impossible_ones_bet_nothing() -> None:
     assert same.gains == bets.gains
 
 
-def test_bets_are_stored_as_json() -> None:
-    bets = bets_of(simulated(5, 40, drafter=True))
-    assert Bets.of(json.loads(json.dumps(bets.plain()))) == bets
-
-
 def test_no_output_has_no_bets() -> None:
     with pytest.raises(UsageError, match="no output to audit"):
         added_up([])
 
 
+def test_bets_are_stored_as_json() -> None:
+    outcomes = simulated(5, 40, drafter=True)
+    bets = bets_on(outcomes, outcomes.p)
+    assert Bets.of(json.loads(json.dumps(bets.plain()))) == bets
+
+
 def test_moments_are_those_of_the_gains() -> None:
     outcomes = simulated(3, 5)
-    bets = bets_of(outcomes)
+    bets = bets_on(outcomes, outcomes.p)
     totals = np.zeros(len(bets.names))
     for place in range(5):
         one = bet(replace(outcomes), outcomes.ids[:, place], np.zeros(3, dtype=np.int64), outcomes.p[:, place])

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stridebench.harness.audit.laws import EXPLICIT, MARGINS, laws_of, outcomes_of
+from stridebench.harness.audit.laws import EXPLICIT, laws_of, outcomes_of
 from stridebench.harness.audit.outcomes import copied, counted
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
@@ -83,10 +83,6 @@ def test_ids_that_rounding_may_move_across_a_cut_are_near_it_and_no_others(
         assert laws.near[row].nonzero()[:, 0].tolist() == near
         assert laws.probs[row].nonzero()[:, 0].tolist() == kept
     torch.testing.assert_close(laws.probs[:, kept], expected)
-
-
-def test_the_margins_are_those_of_each_type() -> None:
-    assert MARGINS == {"fp64": 1e-6, "fp32": 1e-3, "fp16": 0.03, "bf16": 0.25}
 
 
 def test_where_every_id_is_at_the_cut_there_is_no_distribution() -> None:

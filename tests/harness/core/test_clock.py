@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.core.clock import CpuClock, EventClock, Span, Stamp, Stopwatch, clock_for
+from stridebench.harness.core.clock import CpuClock, EventClock, Stamp, Stopwatch, clock_for
 
 
 class FakeEvent:
@@ -13,33 +13,12 @@ class FakeEvent:
 
     def __init__(self, at_ms: float) -> None:
         self.at_ms = at_ms
-        self.recorded = 0
 
     def record(self) -> None:
-        self.recorded += 1
+        raise AssertionError("no stamp is taken")
 
     def elapsed_time(self, end: FakeEvent) -> float:
         return end.at_ms - self.at_ms
-
-
-def test_an_event_clock_records_one_event_a_stamp_and_waits_only_in_finish() -> None:
-    times = iter([1.0, 3.5])
-    events: list[FakeEvent] = []
-    waits: list[None] = []
-
-    def event() -> FakeEvent:
-        events.append(FakeEvent(next(times)))
-        return events[-1]
-
-    clock = EventClock(event, lambda: waits.append(None))
-    begin, end = clock.stamp(), clock.stamp()
-    assert [e.recorded for e in events] == [1, 1]
-    assert (begin.event, end.event) == (events[0], events[1])
-    assert clock.device_ns(begin, end) == 2_500_000
-    assert clock.wall_ns(begin, end) == end.host_ns - begin.host_ns >= 0
-    assert waits == []
-    clock.finish()
-    assert len(waits) == 1
 
 
 @pytest.mark.parametrize(("ms", "ns"), [(0.0, 0), (0.0000004, 0), (0.0000006, 1), (1234.5678, 1_234_567_800)])
@@ -55,17 +34,6 @@ def test_a_cpu_stamp_has_no_event_and_the_host_is_the_device() -> None:
     assert second.host_ns >= first.host_ns
     assert clock.device_ns(Stamp(5), Stamp(12)) == clock.wall_ns(Stamp(5), Stamp(12)) == 7
     clock.finish()
-
-
-def test_a_stopwatch_keeps_spans_in_order() -> None:
-    watch = Stopwatch(CpuClock())
-    a = watch.clock.stamp()
-    watch.add("draft", a)
-    b = watch.clock.stamp()
-    watch.add("target", b)
-    assert [span.kind for span in watch.spans] == ["draft", "target"]
-    assert watch.spans[0] == Span("draft", a, watch.spans[0].end)
-    assert watch.spans[0].end.host_ns <= watch.spans[1].begin.host_ns
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", CpuClock), ("cuda", EventClock), ("cuda:1", EventClock)])

@@ -86,18 +86,9 @@ def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
             torch.testing.assert_close(rows.hidden, alone.hidden, rtol=0, atol=NEAR)
 
 
-class Mute:
-    """A net without hidden rows."""
-
-    kind, layers = "mute", 1
-
-    def __call__(self, *_: object) -> Tensor:
-        raise AssertionError("it must not be called")
-
-
 def test_a_net_without_hidden_rows_raises_a_contract_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tiny(forward="fused").cache()
-    monkeypatch.setattr(cache, "_net", Mute())
+    monkeypatch.setattr(cache, "_net", type("Mute", (), {"kind": "mute", "layers": 1})())
     with pytest.raises(ContractError, match="Mute gives no hidden rows; ask a backbone that meets HIDDEN"):
         hidden(cache, TOKENS, (0,))
 

@@ -27,6 +27,7 @@ from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import ContractError
 from stridebench.harness.machine.noise import Waited
 from stridebench.harness.record.columns import check
+from tests.support.one_by_one import OneByOne
 
 V = 6
 
@@ -136,10 +137,6 @@ class TestCounts:
         ]
         check(result.steps, len(result.tokens))
 
-    def test_a_step_of_two_passes_counts_two(self) -> None:
-        first = play(Act(2, drafted=(3,), passes=2), budget=1).steps[0]
-        assert (first.nfe, first.rows, first.drafted, first.emitted) == (2, 4, 1, 1)
-
     def test_drafter_passes_are_counted_separately(self) -> None:
         result = play(Act(2, drafter_before=2, drafter_after=1), Act(2), budget=2)
         assert [(step.nfe, step.draft_nfe) for step in result.steps] == [(1, 3), (1, 0)]
@@ -155,17 +152,17 @@ class TestCounts:
         assert (result.steps[0].nfe, result.steps[0].rows) == (1, 1)
         assert result.prefill_ns > 0
 
-    def test_a_tree_counts_the_level_where_it_stopped(self) -> None:
-        tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0,))
-        first = play(tree, Act(0), Act(0), budget=4).steps[0]
-        assert (first.drafted, first.tested, first.accepted, first.emitted) == (4, 2, 1, 2)
-        refused = play(Act(2, drafted=(1, 2), parents=(-1, -1)), budget=1).steps[0]
-        assert (refused.drafted, refused.tested, refused.accepted) == (2, 1, 0)
-
-    def test_a_walk_that_ends_at_a_leaf_tests_no_further_level(self) -> None:
-        tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0, 3))
-        first = play(tree, Act(0), budget=4).steps[0]
-        assert (first.tested, first.accepted, first.emitted) == (2, 2, 3)
+    @pytest.mark.parametrize(
+        ("parents", "path", "tested"),
+        [((-1, -1, 0, 0), (0,), 2), ((-1, -1), (), 1), ((-1, -1, 0, 0), (0, 3), 2)],  # the last one ends at a leaf
+    )
+    def test_a_tree_counts_the_level_where_it_stopped(
+        self, parents: tuple[int, ...], path: tuple[int, ...], tested: int
+    ) -> None:
+        tree = Act(2, drafted=(1, 2, 3, 4)[: len(parents)], parents=parents, path=path)
+        first = play(tree, budget=len(path) + 1).steps[0]
+        assert (first.drafted, first.tested, first.accepted) == (len(parents), tested, len(path))
+        assert first.emitted == len(path) + 1
 
     @pytest.mark.parametrize(
         ("path", "passed", "drafted", "tested", "accepted"),
@@ -186,30 +183,28 @@ class TestCounts:
 
 
 class TestStop:
-    def test_end_of_text_closes_the_output_and_is_part_of_it(self) -> None:
-        result = play(Act(2), Act(5), eos=[5])
-        assert result.tokens == (2, 5)
-        assert [step.overshoot for step in result.steps] == [0, 0]
-
-    def test_end_of_text_inside_a_path_truncates_the_rest(self) -> None:
-        result = play(Act(2), Act(3, drafted=(1, 5, 4, 4), path=(0, 1, 2, 3)), eos=[5])
-        assert result.tokens == (2, 1, 5)
-        last = result.steps[-1]
-        assert (last.emitted, last.accepted, last.overshoot) == (5, 4, 3)
-        check(result.steps, len(result.tokens))
-
-    def test_a_token_that_is_no_end_of_text_id_does_not_stop(self) -> None:
-        assert play(Act(5), Act(5), Act(2), budget=3).tokens == (5, 5, 2)
-
-    def test_the_budget_cuts_and_the_rest_is_overshoot(self) -> None:
-        result = play(Act(2), Act(3, drafted=(1, 2, 4), path=(0, 1, 2)), budget=3)
-        assert result.tokens == (2, 1, 2)
-        assert (result.steps[-1].emitted, result.steps[-1].overshoot) == (4, 2)
-        check(result.steps, 3)
-
-    def test_end_of_text_behind_the_budget_does_not_count(self) -> None:
-        result = play(Act(5, drafted=(1,), path=(0,)), budget=1, eos=[5])
-        assert (result.tokens, result.steps[0].overshoot) == ((1,), 1)
+    @pytest.mark.parametrize(
+        ("acts", "settings", "tokens", "overshoot"),
+        [
+            ([Act(2), Act(5)], {"eos": [5]}, (2, 5), [0, 0]),
+            ([Act(2), Act(3, drafted=(1, 5, 4, 4), path=(0, 1, 2, 3))], {"eos": [5]}, (2, 1, 5), [0, 3]),
+            ([Act(5), Act(5), Act(2)], {"budget": 3}, (5, 5, 2), [0, 0, 0]),
+            ([Act(2), Act(3, drafted=(1, 2, 4), path=(0, 1, 2))], {"budget": 3}, (2, 1, 2), [0, 2]),
+            ([Act(5, drafted=(1,), path=(0,))], {"budget": 1, "eos": [5]}, (1,), [1]),
+            ([], {"budget": 0}, (), []),
+            ([Act(1), Act(2), Act(3), Act(4)], {"context": 5}, (1, 2, 3), [0, 0, 0]),
+        ],
+        ids=["end", "end inside a path", "no end", "budget", "end behind the budget", "no budget", "context"],
+    )
+    def test_a_text_ends_with_its_end_the_budget_or_the_context(
+        self, acts: list[Act], settings: dict[str, Any], tokens: tuple[int, ...], overshoot: list[int]
+    ) -> None:
+        """The end of text is part of the output; the rest of its step is overshoot."""
+        result = play(*acts, **settings)
+        assert result.tokens == tokens
+        assert [step.overshoot for step in result.steps] == overshoot
+        assert [step.emitted for step in result.steps] == [1 + len(act.path) for act in acts[: len(overshoot)]]
+        check(result.steps, len(tokens))
 
     @pytest.mark.parametrize("kept", [1, 2, 3])
     def test_a_stop_text_ends_the_output_within_a_step(self, kept: int) -> None:
@@ -222,17 +217,6 @@ class TestStop:
         result = play(Act(2), Act(3, drafted=(1, 4), path=(0, 1)), Act(0), stop=stop)
         assert asked == [([], [2]), ([2], [1, 4, 3])]
         assert result.tokens == (2, 1, 4, 3)[: 1 + kept] and result.steps[-1].overshoot == 3 - kept
-
-    def test_a_budget_of_one_is_one_step(self) -> None:
-        result = play(Act(4), budget=1)
-        assert (result.tokens, len(result.steps)) == ((4,), 1)
-
-    def test_a_budget_of_nothing_is_no_step(self) -> None:
-        assert play(budget=0).tokens == ()
-
-    def test_the_context_ends_a_decode(self) -> None:
-        result = play(Act(1), Act(2), Act(3), Act(4), context=5)
-        assert result.tokens == (1, 2, 3)
 
     def test_a_draft_past_the_context_is_a_contract_error(self) -> None:
         with pytest.raises(ContractError, match=r"run\.room"):
@@ -255,22 +239,19 @@ class TestStop:
 
 
 class TestBrokenMethods:
-    def test_a_step_without_a_pass_is_refused(self) -> None:
-        with pytest.raises(ContractError, match=r"Scripted\.step made no target pass"):
-            play(Act(1, passes=0))
-
-    def test_a_second_step_without_a_pass_is_refused(self) -> None:
-        with pytest.raises(ContractError, match="made no target pass"):
-            play(Act(1), Act(1, passes=0))
-
-    @pytest.mark.parametrize("token", [-1, V, V + 100])
-    def test_a_token_outside_the_vocabulary_is_refused(self, token: int) -> None:
-        with pytest.raises(ContractError, match=f"outside the vocabulary of {V}"):
-            play(Act(token))
-
-    def test_an_accepted_draft_outside_the_vocabulary_is_refused(self) -> None:
-        with pytest.raises(ContractError, match="outside the vocabulary"):
-            play(Act(1, drafted=(V,), path=(0,)))
+    @pytest.mark.parametrize(
+        ("acts", "message"),
+        [
+            ([Act(1, passes=0)], r"Scripted\.step made no target pass"),
+            ([Act(1), Act(1, passes=0)], "made no target pass"),
+            ([Act(-1)], f"outside the vocabulary of {V}"),
+            ([Act(V)], f"outside the vocabulary of {V}"),
+            ([Act(1, drafted=(V,), path=(0,))], "outside the vocabulary"),
+        ],
+    )
+    def test_a_step_without_a_pass_or_with_unknown_tokens_is_refused(self, acts: list[Act], message: str) -> None:
+        with pytest.raises(ContractError, match=message):
+            play(*acts)
 
     def test_inconsistent_counts_are_refused(self) -> None:
         steps = play(Act(1), Act(2, drafted=(3, 3), path=(0,)), budget=3).steps
@@ -384,28 +365,23 @@ class TestStamps:
         assert set(device.log[start + 1 : last]) == {"record"}
         assert set(device.log[last + 1 :]) == {"read"}
 
-    def test_a_plain_step_has_one_pass_and_one_verification(self) -> None:
-        result, _ = self.played(Act(1), budget=1)
-        step = result.steps[0]
-        assert step.device_ns == 3 * MS
-        assert (step.draft_ns, step.target_ns, step.verify_ns) == (0, 1 * MS, 1 * MS)
-
-    def test_a_drafter_before_the_target_is_drafting(self) -> None:
-        result, _ = self.played(Act(0), Act(1, drafter_before=2), budget=2)
+    @pytest.mark.parametrize(
+        ("act", "device_ms", "parts_ms"),
+        [
+            (Act(1), 3, (0, 1, 1)),
+            (Act(1, drafter_before=2), 7 + OPENED, (2, 1, 1)),
+            (Act(1, drafter_after=1), 5 + OPENED, (1, 1, 2)),  # drafting, not verifying
+            (Act(1, passes=2), 5, (0, 2, 1)),
+        ],
+        ids=["plain", "drafter before", "drafter after", "two passes"],
+    )
+    def test_a_step_is_divided_into_drafts_passes_and_verification(
+        self, act: Act, device_ms: int, parts_ms: tuple[int, int, int]
+    ) -> None:
+        result, _ = self.played(Act(0), act, budget=2)
         step = result.steps[1]
-        assert step.device_ns == (7 + OPENED) * MS
-        assert (step.draft_ns, step.target_ns, step.verify_ns) == (2 * MS, 1 * MS, 1 * MS)
-
-    def test_a_drafter_after_the_target_is_drafting_not_verifying(self) -> None:
-        result, _ = self.played(Act(0), Act(1, drafter_after=1), budget=2)
-        step = result.steps[1]
-        assert step.device_ns == (5 + OPENED) * MS
-        assert (step.draft_ns, step.target_ns, step.verify_ns) == (1 * MS, 1 * MS, 2 * MS)
-
-    def test_two_target_passes_are_both_target(self) -> None:
-        result, _ = self.played(Act(1, passes=2), budget=1)
-        step = result.steps[0]
-        assert (step.device_ns, step.target_ns, step.verify_ns) == (5 * MS, 2 * MS, 1 * MS)
+        assert (step.nfe, step.device_ns) == (act.passes, device_ms * MS)
+        assert (step.draft_ns, step.target_ns, step.verify_ns) == tuple(part * MS for part in parts_ms)
 
     def test_on_a_cpu_the_spans_sum_to_the_wall_time(self) -> None:
         for step in play(Act(0), Act(1, drafter_before=2), Act(2, drafter_after=1), budget=3).steps:
@@ -441,21 +417,18 @@ class DecodesInStart(Method[list[int]]):
 
 
 @dataclass(frozen=True)
-class Hidden(Method[None]):
-    """Decodes autoregressively and makes more passes in ways that no session counts."""
+class Hidden(OneByOne):
+    """Decodes autoregressively and, before each pass, does more in ways that no session counts; T = 0.
 
-    way: str
+    Args:
+        way: a model that makes a pass, a pass beside the session, or a function of the run.
+    """
 
-    claim = Claim.SAME_LAW
-    source = "this test"
-
-    def start(self, run: Run) -> None:
-        return None
+    way: str | Callable[[Run], object] = ""
 
     def step(self, run: Run, state: None) -> Acceptance:
-        self.hide(run)
-        p = run.probs(run.target.forward())
-        return Acceptance(Path.root(p), p[0].argmax())
+        self.way(run) if callable(self.way) else self.hide(run)
+        return super().step(run, state)
 
     def hide(self, run: Run) -> None:
         token = torch.zeros(1, dtype=torch.long)
@@ -470,21 +443,28 @@ class Hidden(Method[None]):
         elif self.way == "session":  # another cache, which reads a prompt that the target has read already
             run.models.target().prefill()
         else:
-            run.open(self.way).forward()
+            run.open(str(self.way)).forward()
 
 
 @dataclass(frozen=True)
-class Expecting(Method[None]):
+class Steps(OneByOne):
+    """Its step is a function of the run."""
+
+    taken: Callable[[Run], Any] = print
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        result: Acceptance = self.taken(run)
+        return result
+
+
+@dataclass(frozen=True)
+class Expecting(OneByOne):
     """Drafts one token, perhaps one more that no pass reads, and says how many it expects to keep."""
 
-    expected: float
+    expected: float = 0.0
     passed: bool | None = None
 
     claim = Claim.APPROXIMATE
-    source = "this test"
-
-    def start(self, run: Run) -> None:
-        return None
 
     def step(self, run: Run, state: None) -> Acceptance:
         run.target.forward(Draft(torch.tensor([1])))
@@ -518,35 +498,32 @@ def greedy(method: Method[Any], budget: int, stopwatch: Stopwatch | None = None)
 class TestRunBelongsToTheLoop:
     """A method that ends texts earlier, or draws otherwise, is not held against what the run asks for."""
 
-    @pytest.mark.parametrize("name", ["target", "budget", "emitted", "eos", "sampling", "memo"])
+    @pytest.mark.parametrize("name", ["target", "budget", "emitted", "eos", "sampling", "memo", "target.draft"])
     def test_a_method_cannot_write_to_it(self, name: str) -> None:
-        class Writes(Hidden):
-            def hide(self, run: Run) -> None:
-                setattr(run, self.way, None)
+        *owner, field = name.split(".")
 
-        with pytest.raises((FrozenInstanceError, AttributeError), match=name):
-            greedy(Writes(name), 4)
+        def write(run: Run) -> None:
+            setattr(run.target if owner else run, field, None)
+
+        with pytest.raises((FrozenInstanceError, AttributeError), match=field):
+            greedy(Hidden(write), 4)
 
     def test_a_pass_has_the_threads_of_the_run(self) -> None:
-        class TakesThreads(Hidden):
-            def hide(self, run: Run) -> None:
-                torch.set_num_threads(before + 1)
-                try:
-                    run.target.forward()
-                finally:
-                    torch.set_num_threads(before)
-
         before = torch.get_num_threads()
+
+        def takes_threads(run: Run) -> None:
+            torch.set_num_threads(before + 1)
+            try:
+                run.target.forward()
+            finally:
+                torch.set_num_threads(before)
+
         with pytest.raises(ContractError, match=f"a pass has {before + 1} threads and the run {before}"):
-            greedy(TakesThreads("toy"), 4)
+            greedy(Hidden(takes_threads), 4)
 
     def test_no_stage_is_named_as_the_passes_of_the_target(self) -> None:
-        class NamesATarget(Hidden):
-            def hide(self, run: Run) -> None:
-                run.timed(int, "target")()
-
         with pytest.raises(ContractError, match="a stage is named target"):
-            greedy(NamesATarget("toy"), 4)
+            greedy(Hidden(lambda run: run.timed(int, "target")()), 4)
 
     def test_the_answers_of_a_prompt_are_not_there(self) -> None:
         model = Tabular("tabular", {"vocabulary": V})
@@ -554,63 +531,42 @@ class TestRunBelongsToTheLoop:
         assert not vars(models)["_prompt"].data
 
     def test_a_step_returns_an_acceptance_or_a_fill(self) -> None:
-        class Forgets(Hidden):
-            def step(self, run: Run, state: None) -> Any:
-                run.target.forward()
-
-        with pytest.raises(ContractError, match=r"Forgets\.step returned a NoneType; return an Acceptance, or a Fill"):
-            greedy(Forgets("toy"), 2)
+        with pytest.raises(ContractError, match=r"Steps\.step returned a Tensor; return an Acceptance, or a Fill"):
+            greedy(Steps(lambda run: run.target.forward()), 2)
 
     def test_a_draft_that_shrinks_once_it_is_scored_is_refused(self) -> None:
-        class Shrinks(Hidden):
-            def step(self, run: Run, state: None) -> Acceptance:
-                draft = Draft(torch.tensor([1, 2]))
-                logits = run.target.forward(draft)
-                draft.tokens.resize_(0)
-                return Acceptance(Path.root(logits), torch.tensor(2))
+        def shrinks(run: Run) -> Acceptance:
+            draft = Draft(torch.tensor([1, 2]))
+            logits = run.target.forward(draft)
+            draft.tokens.resize_(0)
+            return Acceptance(Path.root(logits), torch.tensor(2))
 
         with pytest.raises(ContractError, match="scored a draft of 2 tokens, which has 0 now"):
-            greedy(Shrinks("toy"), 4)
+            greedy(Steps(shrinks), 4)
 
     def test_the_tokens_that_were_scored_are_emitted(self) -> None:
-        class Rewrites(Hidden):
-            def step(self, run: Run, state: None) -> Acceptance:
-                draft = Draft(torch.tensor([1]))
-                run.target.forward(draft)
-                draft.tokens[0] = 5
-                return Acceptance(Path(torch.tensor([0]), torch.tensor(1), torch.tensor(1.0)), torch.tensor(2))
+        def rewrites(run: Run) -> Acceptance:
+            draft = Draft(torch.tensor([1]))
+            run.target.forward(draft)
+            draft.tokens[0] = 5
+            return Acceptance(Path(torch.tensor([0]), torch.tensor(1), torch.tensor(1.0)), torch.tensor(2))
 
-        assert greedy(Rewrites("toy"), 4).tokens == (1, 2, 1, 2)
+        assert greedy(Steps(rewrites), 4).tokens == (1, 2, 1, 2)
 
     def test_a_canvas_may_be_asked_for_at_any_time(self) -> None:
-        class AsksForACanvas(Hidden):
-            def hide(self, run: Run) -> None:
-                run.canvas  # noqa: B018  # the property opens it, and from then on no token ends the text
-
-        assert greedy(AsksForACanvas(""), 1).steps[0].nfe == 1
-
-    def test_the_draft_that_counts_is_the_one_that_was_scored(self) -> None:
-        class Forgets(Hidden):
-            def step(self, run: Run, state: None) -> Acceptance:
-                result = super().step(run, state)
-                setattr(run.target, "draft", run.nothing)  # noqa: B010  # mypy knows that it is read-only
-                return result
-
-        with pytest.raises(AttributeError, match="draft"):
-            greedy(Forgets("other"), 2)
+        assert greedy(Hidden(lambda run: run.canvas), 1).steps[0].nfe == 1  # from then on no token ends the text
 
 
 class TestMeter:
     """Every pass counts, whoever makes it and wherever."""
 
     def test_passes_of_copied_models_are_counted(self) -> None:
-        class Copies(Hidden):
-            def hide(self, run: Run) -> None:
-                copied = copy.deepcopy(run.models).target()
-                copied.prefill()
-                copied.forward()
+        def copies(run: Run) -> None:
+            copied = copy.deepcopy(run.models).target()
+            copied.prefill()
+            copied.forward()
 
-        assert greedy(Copies("toy"), 1).steps[0].nfe == 3  # the second reading of the prompt is a pass too
+        assert greedy(Hidden(copies), 1).steps[0].nfe == 3  # the second reading of the prompt is a pass too
 
     def test_a_method_that_decodes_in_start_is_charged_for_it(self) -> None:
         result = greedy(DecodesInStart(), 16)
@@ -645,13 +601,12 @@ class TestMeter:
         assert [step.nfe for step in result.steps] == [2, 2, 2]
 
     def test_a_step_needs_a_pass_of_the_target_itself(self) -> None:
-        class Idle(Hidden):
-            def step(self, run: Run, state: None) -> Acceptance:
-                self.hide(run)
-                return Acceptance(Path.root(torch.ones(1, V)), torch.tensor(1))
+        def idle(run: Run) -> Acceptance:
+            run.open("self").forward()
+            return Acceptance(Path.root(torch.ones(1, V)), torch.tensor(1))
 
         with pytest.raises(ContractError, match="made no target pass"):
-            greedy(Idle("self"), 2)
+            greedy(Steps(idle), 2)
 
     def test_drafters_of_both_kinds_are_added(self) -> None:
         model = Tabular("tabular", {"vocabulary": V, "grid": (2, 2)})

@@ -85,7 +85,7 @@ class Decode:
             nodes = paths[round(self.at * draft.proposed)]
             emitted = target.commit(acceptance(nodes, len(draft), self.token))
             assert emitted == (*(drafted[k] for k in nodes), self.token)
-            assert target.tokens == [*tokens, *emitted]
+            assert target.tokens == [*tokens, *emitted] and len(target.draft) == 0
             assert len(target.hidden) == len(target) - 1, "the last row is the one that gave the last token"
 
 
@@ -119,13 +119,14 @@ class Rollback:
 
 @dataclass(frozen=True)
 class Sync:
-    """Become other tokens that share a beginning."""
+    """Become other tokens, which may share a beginning."""
 
     share: float
     tail: list[int]
 
     def act(self, target: Session) -> None:
-        expected = [*target.tokens[: max(1, round(self.share * len(target)))], *self.tail]
+        kept = round(self.share * len(target))
+        expected = [*target.tokens[: kept if self.tail else max(1, kept)], *self.tail]
         target.sync(expected)
         assert target.tokens == expected
 
@@ -153,7 +154,7 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(max_examples=120)
 @given(prompt=TOKENS, history=st.lists(ACTS, min_size=1, max_size=7))
 def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act]) -> None:
     target = session(prompt, taps=TAPS)
@@ -163,6 +164,8 @@ def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act])
         assert torch.equal(target.hidden, fresh_hidden(target.tokens)[: target.cached])
         twin = copy.deepcopy(target)  # asked on a copy, so that the history itself stays as drawn
         assert torch.equal(twin.forward()[0], fresh_logits(twin.tokens))
+        twin.sync([*twin.tokens, 3])
+        assert len(target) == len(twin) - 1, "a copy shares its tokens"
     assert torch.equal(target.forward()[0], fresh_logits(target.tokens))
 
 
@@ -209,8 +212,6 @@ class TestWindows:
         assert [w.tokens.tolist() for w in windows] == [[3, 1, 2]]
         assert [w.rows for w in windows] == [0]
         assert (target.passes, target.rows, target.cached) == (0, 0, 3)
-
-    def test_a_prompt_of_one_token_needs_no_prefill(self) -> None:
         target, windows = watched([3])
         target.prefill()
         assert windows == []
@@ -310,15 +311,8 @@ class TestBadUse:
         target = session([0, 1, 2], small)
         with pytest.raises(ContractError, match=r"7 entries and the context is 6.*run\.room"):
             target.forward(chain(0, 0, 0, 0))
-        assert target.forward(chain(0, 0, 0)).shape == (4, 3)
-
-    def test_a_session_stays_usable_after_a_draft_past_the_context(self) -> None:
-        small = Tabular("tabular", {"context": 6})
-        target = session([0, 1, 2], small)
-        with pytest.raises(ContractError):
-            target.forward(chain(0, 0, 0, 0))
-        assert torch.equal(target.forward()[0], session([0, 1, 2], small).forward()[0])
-        assert target.passes == 1
+        assert target.passes == 0
+        assert torch.equal(target.forward(chain(0, 0, 0))[0], session([0, 1, 2], small).forward()[0])
 
     def test_growth_needs_a_window_over_the_same_tokens(self) -> None:
         target = session([0, 1, 2])
@@ -355,38 +349,13 @@ class TestBadUse:
         with pytest.raises(ContractError, match=r"1 entries read.*tap before the prefill"):
             target.tap([-1])
 
-    def test_no_prompt_is_a_contract_error(self) -> None:
+    def test_no_tokens_are_a_contract_error(self) -> None:
         with pytest.raises(ContractError, match="at least one token"):
             session([])
-
-    def test_sync_to_tokens_that_share_nothing(self) -> None:
-        target = session([0, 1, 2])
-        target.forward()
-        target.sync([3, 1, 2])
-        assert target.tokens == [3, 1, 2]
-        assert torch.equal(target.forward()[0], fresh_logits([3, 1, 2]))
-
-    def test_sync_to_no_tokens_is_a_contract_error(self) -> None:
         with pytest.raises(ContractError):
             session([0, 1, 2]).sync([])
 
 
 def test_an_acceptance_is_read_by_the_host_once() -> None:
-    target = session([0, 1])
-    target.forward(chain(2, 3, 1))
     result = acceptance([0, 1], 3, 2)
-    assert target.commit(result) == (2, 3, 2)
     assert result.read() is result.read()
-    assert target.cached == 4
-    assert len(target.draft) == 0
-
-
-def test_a_copy_is_independent_of_its_original() -> None:
-    target = session([0, 1])
-    target.prefill()
-    twin = copy.deepcopy(target)
-    twin.forward(chain(2))
-    twin.commit(acceptance([0], 1, 3))
-    assert (target.tokens, twin.tokens) == ([0, 1], [0, 1, 2, 3])
-    assert torch.equal(target.forward()[0], fresh_logits([0, 1]))
-    assert torch.equal(twin.forward()[0], fresh_logits([0, 1, 2, 3]))

@@ -184,7 +184,7 @@ class TestSources:
         assert list(tmp_path.iterdir()) == []
         assert "written since this command began" in used.trouble
 
-    @pytest.mark.parametrize("name", ["speculative", "sjdpp", "specinfer", "mulo_sd", "masked_diffusion", "eagle2"])
+    @pytest.mark.parametrize("name", ["speculative", "mulo_sd", "masked_diffusion", "eagle2"])
     def test_whatever_runs_in_a_proof_is_among_the_files(self, name: str) -> None:
         """Every function of ours that is called, by whichever way it was imported."""
         called: set[str] = set()
@@ -209,7 +209,7 @@ class TestSources:
 @pytest.mark.usefixtures("unchecked")
 class TestProcesses:
     def test_two_processes_give_the_rows_of_one(self, tmp_path: Path) -> None:
-        settings = {"speculative": [method()], "prompt_lookup": [method("prompt_lookup")]}
+        settings = {name: [method(name)] for name in ("prompt_lookup", "speculative")}
         asked = [Piece("setting", name) for name in settings] + [Piece("bug", "speculative", 1)]
 
         def rows(number: int) -> list[Any]:
@@ -273,16 +273,8 @@ class TestProcesses:
 # The cases of a setting in two pieces, which two processes enumerate at the same time, and the row of both.
 
 
-load_all()
 GREEDY_CASE, DRAWN_CASE = Case(2, 3, 19, Sampling(0.0)), CASES[0]
-ROW: dict[str, Any] = {
-    "verdict": "exact",
-    "total_variation": 1e-16,
-    "case": "one",
-    "hint": "",
-    "seconds": 1.0,
-    "planted": True,
-}
+ROW = {"verdict": "exact", "total_variation": 1e-16, "case": "one", "hint": "", "seconds": 1.0, "planted": True}
 
 
 @pytest.mark.parametrize("outputs", [None, 32])
@@ -333,27 +325,14 @@ def test_bugs_are_tried_in_one_piece_of_a_setting(piece: Piece, bugs: bool, monk
 
 
 @pytest.mark.parametrize(
-    ("dear", "expected"),
-    [
-        (
-            {"verdict": "exact", "total_variation": 2e-16, "case": "two", "hint": "", "seconds": 2.0},
-            ("exact", "two", 3.0),
-        ),
-        (
-            {"verdict": "exact", "total_variation": 0.0, "case": "two", "hint": "", "seconds": 2.0},
-            ("exact", "one", 3.0),
-        ),
-        (
-            {"verdict": "broken", "total_variation": 0.3, "case": "two", "hint": "", "seconds": 2.0},
-            ("broken", "two", 3.0),
-        ),
-        ({"verdict": "unverified", "total_variation": None, "case": "why", "seconds": 2.0}, ("unverified", "why", 3.0)),
-        (None, ("exact", "one", 1.0)),
-    ],
+    ("verdict", "total_variation", "case"),
+    [("exact", 2e-16, "two"), ("exact", 0.0, "one"), ("broken", 0.3, "two"), ("unverified", None, "two")],
 )
-def test_the_worse_piece_decides(dear: dict[str, Any] | None, expected: tuple[Any, ...]) -> None:
+def test_the_worse_piece_decides(verdict: str, total_variation: float | None, case: str) -> None:
+    dear = {"verdict": verdict, "total_variation": total_variation, "case": "two", "hint": "", "seconds": 2.0}
     row = joined(ROW, dear)
-    assert (row["verdict"], row["case"], row["seconds"]) == expected
+    assert (row["verdict"], row["case"], row["seconds"]) == (verdict, case, 3.0)
+    assert joined(ROW, None) == ROW
 
 
 def test_a_piece_with_a_distance_is_told_before_one_in_which_the_method_was_its_reference() -> None:

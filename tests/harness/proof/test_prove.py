@@ -5,7 +5,6 @@ A method that is registered is tested here without another line.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 from collections import Counter
@@ -47,8 +46,8 @@ from stridebench.harness.proof.distance import (
     toy_drafter,
 )
 from stridebench.harness.proof.enumerate import Law
-from stridebench.harness.proof.mutants import CAUGHT, TARGET_MUTANTS, TriedMutant, injected, mutants_of, try_one
-from stridebench.harness.proof.prove import EXACT, Proof, prove, verdict_of
+from stridebench.harness.proof.mutants import CAUGHT, TARGET_MUTANTS, injected, mutants_of, try_one
+from stridebench.harness.proof.prove import EXACT, prove, verdict_of
 from stridebench.harness.proof.verdicts import OUTPUTS
 from stridebench.harness.record.metrics import diverge
 from stridebench.harness.registry import METHODS, TASKS
@@ -56,8 +55,11 @@ from tests.support.one_by_one import OneByOne, RankedChoice, register
 
 load_all()
 SMALLEST, FEWEST, FEW_APPROXIMATE = 32, 16, 9
-WIDE = ("eagle1", "specinfer", "spectr")
-"""Methods whose first variant has so many outcomes a step that it is proved on the fewest outputs too."""
+WIDE = ("ddtree", "dflash", "dspark", "eagle1", "eagle2", "eagle3", "mtp", "p_eagle", "specinfer", "spectr")
+"""Methods whose first variant is proved on the fewest outputs too.
+
+A step has many outcomes, or `speculative` and `adt_tree`, whose drafters are cheaper, prove the verifier on more.
+"""
 SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST and not case.few)
 LONGER = ("lookahead",)
 """Methods whose guesses come from earlier text, so that some bugs appear in longer texts only."""
@@ -95,11 +97,6 @@ def enumerated_long() -> list[Any]:
     return [pytest.param(name, marks=() if name == "speculative" else pytest.mark.audit) for name in sorted(METHODS)]
 
 
-def variants() -> list[Any]:
-    """All methods' variants; a method's first one is not slow, unless the method is."""
-    return [_variant(name, number, method, "") for name, number, method in _numbered()]
-
-
 def proved_variants() -> list[Any]:
     """Variants with the outputs of the models that they are proved on.
 
@@ -107,38 +104,30 @@ def proved_variants() -> list[Any]:
     ones, filters first, a batch, pictures. With ``-m audit`` the others have all of them, and so has `stride verify`.
     """
     params = []
-    for name, number, method in _numbered():
-        few = number > 0 or name in WIDE
-        looks_ahead = "fly:2" in label(method)  # it is exact in texts of three tokens
-        fewest = FEW_APPROXIMATE if method.claim is Claim.APPROXIMATE and not looks_ahead else FEWEST
-        params.append(_variant(name, number, method, "", fewest if few else SMALLEST))
-        if few:
-            params.append(_variant(name, number, method, ",whole", SMALLEST, audit=True))
+    for name in METHODS:
+        for number, method in enumerate(METHODS.get(name).variants()):
+            few, title = number > 0 or name in WIDE, label(method).replace(" ", ",")
+            looks_ahead = "fly:2" in title  # it is exact in texts of three tokens
+            fewest = FEW_APPROXIMATE if method.claim is Claim.APPROXIMATE and not looks_ahead else FEWEST
+            marks = [pytest.mark.slow] if number or name in SLOW else []
+            params.append(pytest.param(method, fewest if few else SMALLEST, id=title, marks=marks))
+            if few:
+                params.append(pytest.param(method, SMALLEST, id=f"{title},whole", marks=[*marks, pytest.mark.audit]))
     return params
 
 
-def _numbered() -> list[tuple[str, int, Method[Any]]]:
-    return [(name, number, method) for name in METHODS for number, method in enumerate(METHODS.get(name).variants())]
+def on_a_real_model() -> list[Any]:
+    """Exact variants of methods that pass chains, trees and drafters' windows to a model; others pass the same kinds.
 
-
-def _variant(name: str, number: int, method: Method[Any], suffix: str, *more: int, audit: bool = False) -> Any:
-    marks = [pytest.mark.slow] if number or name in SLOW else []
-    marks += [pytest.mark.audit] if audit else []
-    return pytest.param(method, *more, id=label(method).replace(" ", ",") + suffix, marks=marks)
-
-
-def claiming(*claims: Claim) -> list[Any]:
-    """The variants with one of these claims; the second and later ones of a method run with ``-m audit``."""
-    methods = [param.values[0] for param in variants() if param.values[0].claim in claims]
-    firsts = {type(method): method for method in reversed(methods)}
-    return [
-        pytest.param(
-            method,
-            id=label(method).replace(" ", ","),
-            marks=() if method is firsts[type(method)] else pytest.mark.audit,
-        )
-        for method in methods
-    ]
+    The second and later ones of a method run with ``-m audit``.
+    """
+    params = []
+    for name in ("jacobi", "specinfer", "speculative"):
+        exact = [one for one in METHODS.get(name).variants() if one.claim in (Claim.SAME_LAW, Claim.SAME_GREEDY)]
+        params += [
+            pytest.param(one, marks=pytest.mark.audit if at else (), id=str(one)) for at, one in enumerate(exact)
+        ]
+    return params
 
 
 DRAWN = ("masked_diffusion", "multi_head", "sjdpp", "specinfer", "speculative")
@@ -207,13 +196,12 @@ class TestProofs:
         if any(method.claim is not Claim.APPROXIMATE for method in kind.variants()):
             assert kind.mutants
 
-    @pytest.mark.parametrize("rule", ["mixture:0.5", "cascade:0.5", "cascade_token:0.25"])
-    def test_rows_that_are_declared_wrongly_refute_a_claim(self, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        method, right = METHODS.get("speculative")("toy", 2, acceptance=rule), DeclaredRows.__init__
-        assert prove(method, SMALL[:3], mutants=False).verdict == "declared"
+    def test_rows_that_are_declared_wrongly_refute_a_claim(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        method, right = METHODS.get("speculative")("toy", 2, acceptance="mixture:0.5"), DeclaredRows.__init__
+        assert prove(method, SMALL[:1], mutants=False).verdict == "declared"
         for wrong in (lambda pi, p: ((pi + p) / 2, p), lambda pi, p: (pi, p.roll(1, 0))):
             monkeypatch.setattr(DeclaredRows, "__init__", lambda self, pi, p, wrong=wrong: right(self, *wrong(pi, p)))
-            proof = prove(method, SMALL[:3], mutants=False)
+            proof = prove(method, SMALL[:1], mutants=False)
             assert proof.verdict == "broken" and proof.total_variation > CAUGHT
 
     def test_a_method_that_claims_to_declare_and_does_not_is_one_error(self) -> None:
@@ -351,27 +339,8 @@ class TestReference:
             if len(case.grid) == 3:
                 assert [token == case.grid[2] for token in output] == [False, False, True] * 2
         outputs = case.outputs if case.sampling.temperature else 1
-        assert not case.grid or case.sampling.top_p < 1 or len(probs) == outputs
-
-    def test_greedy_is_one_output(self) -> None:
-        cold = [case for case in CASES if case.sampling.temperature == 0]
-        assert cold
-        for case in cold:
-            probs = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
-            assert list(probs.values()) == [1.0]
-
-    def test_the_cases_cover_temperatures_sizes_ends_and_top_k(self) -> None:
-        assert {case.sampling.temperature for case in CASES} >= {0.0, 0.5, 1.0}
-        assert {(case.vocabulary, case.length) for case in CASES} >= {(2, 5), (3, 4)}
-        assert any(case.eos for case in CASES) and any(not case.eos for case in CASES)
-        assert any(case.sampling.top_k for case in CASES)
-        assert len({case.seed for case in CASES}) == len(CASES)
-
-    def test_the_cases_are_those_that_published_words_and_distances_were_measured_on(self) -> None:
-        """Another seed or prompt is another model: measure docs/claims.md and docs/samplers.md anew with the digest."""
-        names = "CASES PUBLISHED PUBLISHED_GREEDY DEAR_SEEDS JOINT GRID_CASES MASKED_CASES BATCH_CASES GRID_BATCH_CASES"
-        texts = [repr(getattr(proof_cases, name)) for name in (*names.split(), "WIDER_CASES")]
-        assert hashlib.sha256("".join(texts).encode()).hexdigest()[:16] == "6e46ac5f767d87db"
+        cut = not case.grid or case.sampling.top_p < 1
+        assert len(probs) == outputs or (case.sampling.temperature > 0 and cut)
 
     def test_total_variation(self) -> None:
         a: Law = {(0,): 0.5, (1,): 0.5}
@@ -451,31 +420,15 @@ class TestInjection:
             pass
 
     def test_a_bug_that_breaks_the_contract_counts_as_caught(self) -> None:
-        kind = METHODS.get("autoregressive")
+        place, old = "stridebench.methods.autoregressive:Autoregressive.step", "run.draws.categorical(p,"
+        outside = Mutant(place, old, f"99 + {old}", "outside the vocabulary")
+        assert try_one(outside, [METHODS.get("autoregressive")()]).total_variation == 1.0
 
-        class Passless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
-            mutants = (
-                Mutant(
-                    "stridebench.methods.autoregressive:Autoregressive.step",
-                    "run.draws.categorical(p,",
-                    "99 + run.draws.categorical(p,",
-                    "outside the vocabulary",
-                ),
-            )
-
-        assert [tried.total_variation for tried in [try_one(mutant, [kind()]) for mutant in Passless.mutants]] == [1.0]
-
-    def test_a_harmless_change_is_not_caught(self) -> None:
-        kind = METHODS.get("autoregressive")
-
-        class Harmless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
-            mutants = (
-                Mutant(
-                    "stridebench.harness.core.sampling:warp", "ture).softmax(-1)", "ture).softmax(1)", "the same axis"
-                ),
-            )
-
-        assert [tried.caught for tried in [try_one(mutant, [kind()]) for mutant in Harmless.mutants]] == [False]
+    def test_a_harmless_change_is_not_caught(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(proof_cases, "CASES", SMALL[:6])
+        place = "stridebench.harness.core.sampling:warp"
+        same = Mutant(place, "ture).softmax(-1)", "ture).softmax(1)", "the same axis")
+        assert not try_one(same, [METHODS.get("autoregressive")()]).caught
 
     def test_a_bug_that_is_not_caught_names_the_case_in_which_it_added_most(
         self, monkeypatch: pytest.MonkeyPatch
@@ -486,10 +439,6 @@ class TestInjection:
         method = METHODS.get("speculative").variants()[0]
         tried = proof_mutants.try_mutant(method, method.mutants[0], SMALL[:3], {})
         assert (tried.total_variation, tried.case) == (CAUGHT / 2, str(SMALL[1]))
-
-    def test_caught_is_above_its_limit(self) -> None:
-        assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught
-        assert not TriedMutant("w", "m:f", CAUGHT, "case").caught
 
 
 UNMEASURED = {
@@ -535,7 +484,7 @@ class TestApproximateSettings:
         assert hidden == set()
         assert len(suites) == 1 or set(settings) >= UNMEASURED
 
-    @pytest.mark.parametrize("window", [2, 3, 8])
+    @pytest.mark.parametrize("window", [2, 8])
     def test_a_window_of_zipar_is_measured_on_longer_rows(self, window: int) -> None:
         method = METHODS.get("zipar")(window=window)
         proof = prove(method, cases_of(method, OUTPUTS), mutants=False, effort=QUICK)
@@ -551,12 +500,9 @@ class TestApproximateSettings:
 @pytest.mark.parametrize(
     ("claim", "tv", "word"),
     [
-        (Claim.SAME_LAW, 0.0, "exact"),
         (Claim.SAME_LAW, EXACT / 2, "exact"),
         (Claim.SAME_LAW, EXACT, "broken"),
         (Claim.SAME_GREEDY, 0.5, "broken"),
-        (Claim.SAME_GREEDY, 0.0, "exact"),
-        (Claim.APPROXIMATE, 0.0, "approximate"),
         (Claim.APPROXIMATE, 0.9, "approximate"),
     ],
 )
@@ -584,25 +530,16 @@ def test_the_first_difference_of_two_outputs(
     assert divergence.agreement == pytest.approx(agreement)
 
 
-class Branching(OneByOne):
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        raise EnumerationLimit("too many outcomes")
-
-
 def test_a_case_that_every_method_fits_may_not_be_left_out() -> None:
+    class Branching(OneByOne):
+        def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+            raise EnumerationLimit("too many outcomes")
+
     with pytest.raises(EnumerationLimit, match="too many outcomes"):
         prove(Branching(), CASES[:1], mutants=False)
 
 
-def test_an_exact_method_has_distance_zero_and_a_proof_without_mutants() -> None:
-    method = METHODS.get("autoregressive")()
-    assert distance(method, SAMPLED) < EXACT
-    assert Proof(method, method.claim, 0.0, "", "exact").catches is False
-
-
 TOKENS = 12
-ON_A_REAL_MODEL = ("jacobi", "specinfer", "speculative")
-"""Methods that pass chains, trees and drafters' windows to a model; others pass windows of the same kinds."""
 MARGIN = 1e-3
 
 
@@ -632,10 +569,7 @@ def baselines(smollm2: Backbone) -> list[tuple[list[int], tuple[int, ...]]]:
 @pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts", [1, pytest.param(2, marks=pytest.mark.audit)])
-@pytest.mark.parametrize(
-    "method",
-    [p for p in claiming(Claim.SAME_LAW, Claim.SAME_GREEDY) if type(p.values[0]) in map(METHODS.get, ON_A_REAL_MODEL)],
-)
+@pytest.mark.parametrize("method", on_a_real_model())
 def test_greedy_on_a_real_model_equals_autoregressive_greedy(
     method: Method[Any], smollm2: Backbone, baselines: list[tuple[list[int], tuple[int, ...]]], prompts: int
 ) -> None:

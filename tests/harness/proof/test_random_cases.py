@@ -45,7 +45,6 @@ from stridebench.harness.proof.distance import (
     law_to_match,
     measure,
     reference_of,
-    row_law,
     total_variation,
 )
 from stridebench.harness.proof.enumerate import Law
@@ -89,7 +88,6 @@ class Shy(OneByOne):
 
 BIASES: dict[str, Callable[[Run], bool]] = {
     "never": lambda run: False,
-    "a prompt of ten tokens": lambda run: len(run.target) - run.emitted >= 10,
     "a prompt of sixteen": lambda run: len(run.target) - run.emitted >= 16,
     "T below 0.3": lambda run: 0 < run.sampling.temperature < 0.3,
     "T = 1.7": lambda run: abs(run.sampling.temperature - 1.7) < 0.1,
@@ -246,10 +244,13 @@ def test_a_cut_after_guidance_is_separate_from_one_before(case: Case) -> None:
     assert total_variation(cut_before_guidance(plain), law_to_match(None, plain)) < EXACT
 
 
-FIXED = (*CASES, *GRID_CASES, *MASKED_CASES, *BATCH_CASES, *GRID_BATCH_CASES)
+def separated() -> list[Any]:
+    """All fixed cases; those of masked models, which fill their places in every order, are slow."""
+    quick = (*CASES, *GRID_CASES, *BATCH_CASES, *GRID_BATCH_CASES, PUBLISHED, PUBLISHED_GREEDY)
+    return [*quick, *(pytest.param(case, marks=pytest.mark.slow) for case in MASKED_CASES)]
 
 
-@pytest.mark.parametrize("case", [*FIXED, PUBLISHED, PUBLISHED_GREEDY], ids=str)
+@pytest.mark.parametrize("case", separated(), ids=str)
 def test_a_fixed_case_is_separate_from_its_nearest_wrong_settings(case: Case) -> None:
     reference = reference_of(METHODS.get("masked_diffusion")()) if case.masked else None
     for name, wrong in nearest_wrong(case).items():
@@ -308,16 +309,11 @@ class TestCaught:
 
 
 class TestDrawn:
-    def test_equal_seeds_give_equal_cases_and_others_differ(self) -> None:
-        def drawn(seed: int) -> list[Case]:
-            return [random_case(Shy(), seed, index) for index in range(20)]
-
-        assert drawn(1) == drawn(1)
-        assert not set(drawn(1)) & set(drawn(2))
-
     def test_a_case_of_a_number_stays_the_same_so_that_a_row_can_be_run_again(self) -> None:
+        """Texts, pictures and masked models, as each method needs them; other seeds give other cases."""
         methods = [METHODS.get(name)() for name in ("speculative", "zipar", "masked_diffusion")]
         cases = [random_case(method, 0, index) for method in methods for index in range(100)]
+        assert not set(cases) & {random_case(methods[0], 1, index) for index in range(100)}
         assert hashlib.sha256(repr(cases).encode()).hexdigest()[:16] == "9fb013045f3b7919"
 
     def test_cases_vary_in_all_that_a_method_can_see(self) -> None:
@@ -337,11 +333,6 @@ class TestDrawn:
         assert any(case.grid for case in cases) and any(case.eos for case in cases)
         assert len({str(case) for case in cases}) == len(cases)
 
-    def test_masked_models_and_pictures_are_for_the_methods_that_need_them(self) -> None:
-        masked, picture = METHODS.get("masked_diffusion")(), METHODS.get("zipar")()
-        assert all(random_case(masked, SEED, index).masked for index in range(20))
-        assert all(random_case(picture, SEED, index).grid for index in range(20))
-
     def test_a_case_names_what_it_sets_and_nothing_else(self) -> None:
         every = Sampling(0.7, 2, 0.5, "filter_first", 0.25)
         words = "V=3 length=2 seed=1 T=0.7 top_k=2 top_p=0.5 min_p=0.25 filter_first prompt=2,1 batch=2 guidance=2"
@@ -360,12 +351,6 @@ class TestRows:
 
     def test_a_row_of_a_batch_has_the_targets_distribution(self) -> None:
         assert measure(METHODS.get("speculative")(drafter="toy", gamma=1), self.CASE).total_variation < EXACT
-
-    def test_its_law_sums_to_one(self) -> None:
-        backbone = self.CASE.backbone()
-        law = row_law(Shy(), self.CASE, lambda name: backbone)
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert len(law) == 4
 
     def test_an_error_of_a_row_is_raised(self) -> None:
         with pytest.raises(UsageError, match="no such"):
@@ -412,18 +397,10 @@ class TestRowsTogether:
         backbone = self.CASE.backbone()
         assert len(joint_law(Shy(), self.CASE, lambda name: backbone)) == 16 and not read
 
-    def test_a_bias_of_either_row_shows(self) -> None:
-        assert measure(Shy("a batch"), self.CASE).total_variation > EXACT
-
     def test_rows_that_branch_too_much_are_enumerated_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(distance, "MOST", 15)
         measured = measure(Shy(), self.CASE)
         assert measured.case == replace(self.CASE, joint=False) and measured.total_variation < EXACT
-
-    def test_random_batches_of_two_are_enumerated_together(self) -> None:
-        cases = [random_case(Shy(), SEED, index) for index in range(300)]
-        joint = [case for case in cases if case.joint]
-        assert len(joint) > 3 and all(case.batch == 2 and "batch=2 jointly" in str(case) for case in joint)
 
     @pytest.mark.audit
     @pytest.mark.parametrize("name", sorted(METHODS))
