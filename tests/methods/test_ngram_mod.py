@@ -11,7 +11,6 @@ from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods import ngram_mod
 from stridebench.methods.ngram_mod import NgramMod
 
@@ -67,9 +66,3 @@ def test_a_draft_that_the_room_makes_too_short_is_none() -> None:
 def test_of_two_ngrams_that_share_an_entry_the_later_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram_mod, "ENTRIES", 1)
     assert copied(NgramMod(2, 2, 1), (1, 2, 3, 4, 5, 6)) == [6, 6]
-
-
-@pytest.mark.parametrize(("ngram", "length", "shortest"), [(0, 8, 1), (2, 8, 0), (2, 8, 9)])
-def test_a_parameter_out_of_range_is_an_error(ngram: int, length: int, shortest: int) -> None:
-    with pytest.raises(UsageError, match="ngram_mod: "):
-        NgramMod(ngram, length, shortest)

@@ -23,9 +23,8 @@ def opened(model: Tabular = MODEL, budget: int = 60, seed: int = 0, temperature:
     return open_run(model, lambda name: model, (1, 2, 1), Sampling(temperature), budget, draws)
 
 
-def test_the_published_tree_has_80_nodes_in_6_levels() -> None:
+def test_the_children_of_the_published_tree() -> None:
     shape = published("recycling_80", 6, 8)
-    assert shape.sizes == (8, 21, 25, 15, 8, 3)
     below = [int((shape.parents == node).sum()) for node in range(-1, 8)]
     assert below == [8, 8, 4, 3, 2, 1, 1, 1, 1]  # of the root and of its children
 
@@ -59,9 +58,7 @@ def test_another_prompt_decoded_before_changes_nothing() -> None:
     assert ledgers[0] == ledgers[1]
 
 
-def test_wrong_parameters_are_errors() -> None:
-    with pytest.raises(UsageError, match="recycling: widths are"):
-        Recycling(widths=(9,))
+def test_trees_that_do_not_fit_are_errors() -> None:
     with pytest.raises(UsageError, match="4 siblings and a vocabulary of 3"):
         decode(Recycling(widths=(4,)), opened(Tabular("tabular", {"vocabulary": 3})))
     with pytest.raises(UnknownNameError, match="recycling_80"):

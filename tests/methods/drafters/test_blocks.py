@@ -213,16 +213,3 @@ def test_a_drafter_that_does_not_fit(
     published = fitting(**changes)  # type: ignore[arg-type]
     with pytest.raises((WeightsError, UsageError), match=message):
         decode(replace(method, features=str(published.save(tmp_path))), run_on(MODEL, Sampling(1.0), 8))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DFlash(block=1), "dflash: block is 1"),
-        (lambda: DDTree(nodes=0), "ddtree: block is 0 and nodes 0"),
-        (lambda: DSpark(confidence=1.0), "confidence 1"),
-    ],
-)
-def test_wrong_parameters(make: object, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make()  # type: ignore[operator]

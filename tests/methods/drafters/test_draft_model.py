@@ -19,12 +19,11 @@ from stridebench.harness.core.loop import decode
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError, WeightsError
+from stridebench.harness.errors import WeightsError
 from stridebench.harness.proof.cases import BATCH_CASES, CASES
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.proof.mutants import try_mutant
 from stridebench.harness.proof.prove import prove
-from stridebench.harness.registry import METHODS
 from stridebench.methods.drafters.draft_model import (
     DROPPED_FOR_ANOTHER,
     DROPPED_FOR_ITS_DOUBT,
@@ -252,32 +251,6 @@ def test_chains_of_eagle_end_by_a_policy(policy: str) -> None:
     assert prove(chain, CASES[:3], mutants=False).verdict == "exact"
     steps = decode(Eagle1(widths=(1, 1, 1), policy=policy), run_on(MODEL, Sampling(1.0), 60, (0, 1))).steps
     assert len({step.drafted for step in steps[:-2]}) > 1
-
-
-@pytest.mark.parametrize(
-    ("method", "params", "message"),
-    [
-        ("speculative", {"policy": "confidence"}, "policy is 'confidence'; known: conf, keep, p_min, entropy, ema"),
-        ("speculative", {"policy": "conf:2"}, "policy is 'conf:2'; give a number from 0 to 1 behind the colon"),
-        ("speculative", {"policy": "keep:low"}, "policy is 'keep:low'; give a number"),
-        ("speculative", {"policy": "table"}, "as in table:1=8,4=3,16=0"),
-        ("speculative", {"policy": "p_min", "verifier": "coupled"}, "p_min drafts the most probable tokens"),
-        ("speculative", {"policy": "head:0.3"}, "give policy head:0.3 and head=FOLDER together"),
-        ("speculative", {"head": "folder"}, "policy is '', head 'folder' and mask None"),
-        ("speculative", {"policy": "head", "head": "folder", "mask": 1}, "without a mask, and put config.json with"),
-        ("speculative", {"policy": "budget:0"}, "give the drafts of a batch, as in budget:12"),
-        ("eagle1", {"policy": "budget", "widths": (1, 1)}, "policy budget is one of speculative's"),
-        ("eagle1", {"policy": "head", "widths": (1, 1)}, "policy head is one of speculative's"),
-        ("prompt_lookup", {"policy": "conf:0.4"}, "copied tokens have none; take ema or table"),
-        ("suffix", {"policy": "entropy"}, "suffix: policy entropy reads the drafter's distribution"),
-        ("eagle1", {"policy": "ema"}, "policy ema is for chains; give widths of 1"),
-        ("eagle1", {"verifier": "block", "widths": (2, 1)}, "verifier block is for chains; give widths of 1"),
-        ("eagle1", {"policy": "p_min", "widths": (1,)}, "take conf"),
-    ],
-)
-def test_a_wrong_policy_is_an_error(method: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        METHODS.get(method)(**params)
 
 
 def test_copies_are_shorter_if_few_were_accepted() -> None:

@@ -18,7 +18,7 @@ from stridebench.harness.core.cache import Window, resolve
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
+from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
@@ -409,13 +409,6 @@ def test_mtp_reads_layers_for_multi_token_prediction_alone(name: str, tmp_path: 
     decoded = decode(MultiTokenPrediction(folder, depth=2), run_on(model, greedy, 24))
     assert decoded.tokens == decode(Autoregressive(), run_on(model, greedy, 24)).tokens
     assert (decoded.steps[0].drafted, decoded.steps[0].draft_nfe) == (2, 2)
-
-
-@pytest.mark.parametrize(("changes", "message"), [({"depth": 0}, "depth is 0"), ({"policy": "p_min"}, "take conf")])
-@pytest.mark.parametrize(("name", "method"), [("mtp", MultiTokenPrediction), ("p_eagle", ParallelEagle)])
-def test_chains_without_drafts_are_refused(name: str, method: Any, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}: .*{message}"):
-        method(**changes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
