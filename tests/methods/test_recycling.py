@@ -5,22 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.methods.drafters.tree_shapes import published
 from stridebench.methods.recycling import Recycling
+from tests.support import toys
 
-MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
 
-
-def opened(model: Tabular = MODEL, budget: int = 60, seed: int = 0, temperature: float = 0.0) -> Run:
-    draws = SeededDraws(seed, "t", "p", 0)
-    return open_run(model, lambda name: model, (1, 2, 1), Sampling(temperature), budget, draws)
+def opened(seed: int = 0, temperature: float = 0.0, vocabulary: int = 10) -> Run:
+    return toys.opened(Sampling(temperature), 60, (1, 2, 1), seed, vocabulary=vocabulary, context=500)
 
 
 def test_the_children_of_the_published_tree() -> None:
@@ -60,7 +56,7 @@ def test_another_prompt_decoded_before_changes_nothing() -> None:
 
 def test_trees_that_do_not_fit_are_errors() -> None:
     with pytest.raises(UsageError, match="4 siblings and a vocabulary of 3"):
-        decode(Recycling(widths=(4,)), opened(Tabular("tabular", {"vocabulary": 3})))
+        decode(Recycling(widths=(4,)), opened(vocabulary=3))
     with pytest.raises(UnknownNameError, match="recycling_80"):
         decode(Recycling(tree="recycling_8"), opened())
     with pytest.raises(UsageError, match="takes the 10 best tokens"):
