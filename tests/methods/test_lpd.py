@@ -9,14 +9,14 @@ import pytest
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.core.capabilities import Grid, Requirement
 from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.method import Method
+from stridebench.harness.core.method import Claim, Method
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import ContractError, UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.plan.compatibility import incompatibility
 from stridebench.harness.proof.cases import QUERY_CASES, Case, order_of
-from stridebench.harness.proof.distance import method_law, reference_law
+from stridebench.harness.proof.distance import distance, method_law, reference_law
 from stridebench.harness.proof.prove import prove
 from stridebench.harness.registry import METHODS
 from stridebench.methods.lpd import LPD, closeness, next_group
@@ -124,6 +124,9 @@ class TestPasses:
 
 
 class TestReference:
+    def test_a_wider_picture_shows_the_bias_of_its_regions(self) -> None:
+        assert PAR(2).claim is Claim.APPROXIMATE and distance(PAR(2), QUERY_CASES[-1]) > 0.05
+
     def test_a_group_has_the_product_of_its_cells_distributions(self) -> None:
         """Of the first group of two, which is drawn from one pass over the prompt."""
         case = Case(3, 2, 35, Sampling(1.0), masked=True, grid=(1, 2))

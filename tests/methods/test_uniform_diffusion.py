@@ -13,10 +13,8 @@ from torch import Tensor
 
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import mix
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.method import Claim
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
 from stridebench.harness.proof.cases import UNIFORM_CASES, Case
@@ -24,6 +22,7 @@ from stridebench.harness.proof.distance import distance, method_law, reference_o
 from stridebench.harness.proof.enumerate import Law
 from stridebench.methods.masked_diffusion import MaskedDiffusion
 from stridebench.methods.uniform_diffusion import UniformDiffusion, below_bound
+from tests.support import toys
 
 T1, T0, WIDE, BLOCKS = UNIFORM_CASES
 Ids = tuple[int, ...]
@@ -77,8 +76,7 @@ def law_by_hand(method: UniformDiffusion, case: Case) -> Law:
 def decoded(method: Any, length: int, block: int = 4, seed: int = 0, temperature: float = 1.0) -> Decode:
     params = {"vocabulary": 5, "context": 99, "noise": "uniform", "block": block, "sharpness": 3.0}
     model = MaskedTabular("masked_tabular", params)
-    draws = SeededDraws(seed, "t", "p", 0)
-    return decode(method, open_run(model, lambda name: model, (0, 1, 2, 3), Sampling(temperature), length, draws))
+    return toys.decoded(method, Sampling(temperature), length, prompt=(0, 1, 2, 3), seed=seed, model=model)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -148,8 +146,7 @@ class TestPasses:
     def constant(self, method: UniformDiffusion) -> Decode:
         model = MaskedTabular("masked_tabular", {"vocabulary": 5, "noise": "uniform", "block": 4})
         model.row = lambda entry: torch.tensor([0.0, 99.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # type: ignore[method-assign]
-        run = open_run(model, lambda name: model, (0, 1, 2, 3), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
-        return decode(method, run)
+        return toys.decoded(method, Sampling(1.0), 4, prompt=(0, 1, 2, 3), model=model)
 
     def test_noise_is_its_only_source_of_randomness_at_one_step(self) -> None:
         outputs = {decoded(UniformDiffusion(steps=1), 4, seed=seed).tokens for seed in range(8)}
@@ -165,6 +162,5 @@ class TestBadInput:
 
     def test_a_model_of_masks_reads_no_logits(self) -> None:
         model = MaskedTabular("masked_tabular", {"vocabulary": 5})
-        run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
         with pytest.raises(ContractError, match="reads no logits of an earlier pass"):
-            decode(UniformDiffusion(steps=2), run)
+            toys.decoded(UniformDiffusion(steps=2), Sampling(1.0), 4, model=model)
