@@ -36,7 +36,6 @@ from tests.support import toys
 
 PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))
 CLOSED = Case(3, 8, 32, Sampling(1.0), grid=(2, 3, 2))
-STEEP = Case(2, 6, 33, Sampling(1.0), grid=(3, 2))
 
 
 class Blank(Cache):
@@ -158,25 +157,11 @@ class TestOutputDistribution:
         measured = cost(ZipAR(window, "adaptive"), PLAIN)
         assert measured < 1e-12 if window == 2 else measured > 1e-3
 
-    @pytest.mark.parametrize(
-        ("where", "old", "new", "method", "case"),
-        [
-            (
-                "harness.core.canvas:Canvas.read",
-                "<= order[cached:, None]",
-                "+ 0 * order[cached:, None] >= 0",
-                ZipAR(1),
-                PLAIN,
-            ),
-            ("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", ZipAR(2), PLAIN),
-            ("methods.zipar:ZipAR._first", "old.q(p.shape[-1], p), p)", "p, p)", ZipAR(1, "adaptive"), PLAIN),
-            ("methods.zipar:token_before", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
-        ],
-    )
-    def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:
-        clean = method_law(method, case)
-        with injected(Mutant(f"stridebench.{where}", old, new, "a bug")):
-            assert total_variation(method_law(method, case), clean) > 1e-3
+    def test_a_token_that_is_not_coupled_to_its_draft_changes_it(self) -> None:
+        method = ZipAR(1, "adaptive")
+        clean = method_law(method, PLAIN)
+        with injected(Mutant("stridebench.methods.zipar:ZipAR._first", "old.q(p.shape[-1], p), p)", "p, p)", "a bug")):
+            assert total_variation(method_law(method, PLAIN), clean) > 1e-3
 
 
 class TestBadInput:

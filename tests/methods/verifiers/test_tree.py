@@ -10,13 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stridebench.harness.core.draft import Acceptance, Draft
-from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.draft import Draft
+from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.errors import ContractError
 from stridebench.harness.proof.enumerate import EnumeratingDraws
-from stridebench.methods.drafters.tree_shapes import siblings
 from stridebench.methods.verifiers.block import verify_block
-from stridebench.methods.verifiers.k_seq import k_seq, merge, verify_k_seq
+from stridebench.methods.verifiers.k_seq import k_seq, merge
 from stridebench.methods.verifiers.rejection import acceptance_probs, residual, verify_chain
 from stridebench.methods.verifiers.tree import (
     children,
@@ -29,22 +28,8 @@ from stridebench.methods.verifiers.tree import (
     verify_multi_step,
 )
 from tests.support.enumerated import enumerated
-from tests.support.first_token import Emitted, V, distributions, first_token_probs, rows, star
+from tests.support.first_token import V, distributions, first_token_probs, rows, star
 from tests.support.tree_paths import path_to, token_paths
-
-
-@pytest.mark.slow
-@settings(max_examples=8)
-@given(p=distributions, q=distributions, r=distributions, replacement=st.booleans())
-def test_multi_step_has_the_targets_distribution_with_one_drafter_or_two(
-    p: torch.Tensor, q: torch.Tensor, r: torch.Tensor, replacement: bool
-) -> None:
-    def act(draws: Draws) -> tuple[Draft, Acceptance]:
-        first, second = (siblings(probs[None], count, draws, replacement) for probs, count in ((q, 2), (r, 1)))
-        draft = star(torch.cat([first.tokens, second.tokens], 1), torch.cat([first.probs, second.probs], 1))
-        return draft, verify_multi_step(draft, rows(p, 3), draws, inner=1, width=3)
-
-    torch.testing.assert_close(first_token_probs(act), p, rtol=0, atol=1e-12)
 
 
 def test_with_one_candidate_every_rule_is_that_of_chains() -> None:
@@ -140,24 +125,7 @@ def test_children_paths_and_repeats_against_loops(data: st.DataObject) -> None:
     assert len({walks[k] for k in range(size) if not repeated[k]}) == repeated.count(False)
 
 
-# k-SEQ: the output distribution, enumerated over drafts and coins; rho and repeated nodes by hand.
-
-
-@pytest.mark.slow
-@settings(max_examples=8)
-@given(p=distributions, q=distributions, k=st.integers(1, 2))
-def test_k_seq_has_the_targets_distribution(p: torch.Tensor, q: torch.Tensor, k: int) -> None:
-    def act(draws: Draws) -> tuple[Draft, Acceptance]:
-        drawn = siblings(q[None], k, draws, True)
-        draft = star(drawn.tokens, drawn.probs)
-        return draft, verify_k_seq(draft, rows(p, k), draws, k)
-
-    emitted = Emitted.of(act)
-    torch.testing.assert_close(emitted.probs, p, rtol=0, atol=1e-12)
-    overlap = float(torch.minimum(p, q).sum())
-    assert overlap - 1e-4 <= emitted.accepted <= 1 - (1 - overlap) ** k + 1e-12, (
-        "at least that of one try, at most that of k"
-    )
+# k-SEQ: rho and repeated nodes by hand.
 
 
 def test_k_seq_accepts_every_first_draft_of_the_targets_own_distribution() -> None:
