@@ -7,23 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.method import Claim
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import UsageError
 from stridebench.methods.blockwise import Blockwise
+from tests.support.toys import decoded
 
-EXACTLY = Blockwise(levels=3)
 Z = torch.tensor([[1.0, 3, 2, 0], [0, 1, 2, 3], [3, 2, 1, 0], [0, 0, 0, 1]]).double()
 """Most probable: 1, 3, 0."""
-
-
-def decoded(method: Any, sampling: Sampling, budget: int = 40, **params: Any) -> Decode:
-    model = Tabular("tabular", params)
-    return decode(method, open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0)))
 
 
 @pytest.mark.parametrize(
@@ -47,14 +37,8 @@ def test_rules_by_hand(params: dict[str, Any], accepted: list[int]) -> None:
     assert method.accept_probs(torch.tensor([1, 2, 2]), Z, warp(Z, Sampling(0.0))).tolist() == accepted
 
 
-def test_only_the_exact_rule_without_a_least_block_claims_the_same_distribution() -> None:
-    assert EXACTLY.claim is Claim.SAME_LAW
-    for params in ({"rule": "top"}, {"rule": "distance"}, {"least": 2}):
-        assert Blockwise(**params).claim is Claim.APPROXIMATE  # type: ignore[arg-type]
-
-
 def test_a_block_takes_one_pass_over_a_chain() -> None:
-    for step in decoded(EXACTLY, Sampling(1.0), vocabulary=4).steps[:-3]:
+    for step in decoded(Blockwise(levels=3), Sampling(1.0), 40, vocabulary=4).steps[:-3]:
         assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 3, 4, 3)
         assert step.emitted == step.accepted + 1
 

@@ -6,31 +6,25 @@ from itertools import pairwise
 
 import pytest
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draft import HostAcceptance
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, advance, decode, start
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.loop import advance, decode, start
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.methods.cllm import Cllm, CLLMBlocks
+from tests.support import toys
 
 TWO = Cllm(block=6, blocks=2, ratio=0.5, pool=4)
 
 
 def opened(prompt: tuple[int, ...], budget: int, **params: object) -> Run:
-    model = Tabular("tabular", params)
-    return open_run(model, lambda name: model, prompt, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
-
-
-def decoded(block: int, budget: int, prompt: tuple[int, ...] = (0, 1), **params: object) -> Decode:
-    return decode(Cllm(block), opened(prompt, budget, **params))
+    return toys.opened(Sampling(0.0), budget, prompt, **params)
 
 
 @pytest.mark.parametrize("block", [2, 5])
 def test_a_block_is_read_until_it_is_stable_and_then_gives_the_first_token_of_the_next(block: int) -> None:
     """A pass reads the remaining tokens of the block. Once all are accepted, it reads a whole block."""
-    steps = decoded(block, 60, vocabulary=3).steps
+    steps = decode(Cllm(block), opened((0, 1), 60, vocabulary=3)).steps
     assert steps[0].rows == block and any(step.accepted for step in steps)
     for step, following in pairwise(steps[:20]):
         remaining = step.rows - step.emitted

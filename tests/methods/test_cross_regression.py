@@ -14,10 +14,8 @@ from stridebench.harness.backbones.toy import GATED, Tabular
 from stridebench.harness.core.cache import Window
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draft import Acceptance, Draft, Path
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.method import Claim, Method
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.session import Session
 from stridebench.harness.errors import ContractError, UsageError
@@ -26,6 +24,7 @@ from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.prove import EXACT
 from stridebench.methods.cross_regression import CrossRegression, Layout
 from stridebench.methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed, without_last_node
+from tests.support import toys
 
 A, B = Case(2, 4, 40, Sampling(1.0)), Case(3, 3, 41, Sampling(1.0))
 GREEDY = next(case for case in CASES if (case.length, case.sampling.temperature, case.eos) == (5, 0.0, (1,)))
@@ -44,21 +43,6 @@ def alg2(tau: float, noise: Any = "logU") -> CrossRegression:
 
 @pytest.mark.usefixtures("unchecked")
 class TestExact:
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "method",
-        [
-            CrossRegression(horizon=3),
-            CrossRegression(horizon=3, redraft="drafts"),
-            replace(SEQUENTIAL, horizon=3, carry=False),
-            replace(SEQUENTIAL, bonus=False),
-        ],
-        ids=str,
-    )
-    def test_std_without_memory_is_exact_with_and_without_carry_over(self, method: CrossRegression) -> None:
-        assert method.claim is Claim.SAME_LAW
-        assert cost(method) < EXACT
-
     def test_drafts_among_the_likeliest_tokens_record_their_own_distribution(self) -> None:
         assert cost(replace(JOINT, draft_top=2), B) < EXACT
 
@@ -80,20 +64,12 @@ class TestCosts:
         ("method", "tv"),
         [
             (alg2(0.0), 0.796698505),
-            (alg2(-0.5), 0.681558563),
             (alg2(-1.0), 0.276041867),
-            (alg2(-4.0), 0.013733897),
             (alg2(-12.0), 4.502616e-6),
-            (alg2(-0.5, "uni"), 0.681558563),
             (alg2(-1.0, "uni"), 0.193396140),
-            (alg2(-2.0, "uni"), 0.143568987),
-            (alg2(-4.0, "uni"), 0.340826498),
             (alg2(-12.0, "uni"), 0.444503493),
-            (replace(SEQUENTIAL, beta=0.05), 0.006688558),
-            (replace(SEQUENTIAL, beta=0.2), 0.025972134),
             (replace(SEQUENTIAL, beta=0.5), 0.059418219),
             (replace(SEQUENTIAL, beta=0.9), 0.091159900),
-            (replace(SEQUENTIAL, mode="det"), 0.796698505),
             (replace(SEQUENTIAL, mode="det", tau=-1.0), 0.459633985),
             (PRINTED, 0.250491747),
             (replace(PRINTED, carry=False), 0.257161147),
@@ -112,7 +88,7 @@ Q = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.1, 0.3, 0.6], [0.5, 0.25,
 
 
 class TestRule:
-    @pytest.mark.parametrize("beta", [0.0, 0.05, 0.5, 0.9])
+    @pytest.mark.parametrize("beta", [0.0, 0.5])
     def test_the_mean_is_that_of_the_printed_recursion(self, beta: float) -> None:
         rho, expected = 0.0, []
         for k, energy in enumerate(energies(X, Q, P).tolist(), 1):
@@ -122,7 +98,7 @@ class TestRule:
 
     @pytest.mark.parametrize("beta", [0.0, 0.5])
     @pytest.mark.parametrize("noise", ["logU", "uni"])
-    @pytest.mark.parametrize("tau", [-0.3, -1.0, -5.0])
+    @pytest.mark.parametrize("tau", [-0.3, -5.0])
     def test_thresholds_are_integrated_out(self, noise: Any, tau: float, beta: float) -> None:
         """10,000 thresholds, evenly spread over their distribution, compared with rho as Algorithm 2 prints it."""
         share = (torch.arange(10_000).double() + 0.5) / 10_000
@@ -148,10 +124,8 @@ class TestRule:
         assert EnergyRule("det", 0.9, -1000.0).passes(energies(X, Q, P)).tolist() == [1, 1, 1, 0]
 
 
-def decoded(method: CrossRegression, temperature: float = 1.0, budget: int = 40, context: int = 200) -> Decode:
-    model = Tabular("tabular", {"vocabulary": 4, "context": context})
-    run = open_run(model, lambda name: model, (0, 1), Sampling(temperature), budget, SeededDraws(0, "t", "p", 0))
-    return decode(method, run)
+def decoded(method: CrossRegression, context: int = 200) -> Decode:
+    return toys.decoded(method, Sampling(1.0), 40, vocabulary=4, context=context)
 
 
 class TestCounts:
@@ -195,12 +169,6 @@ class TestCounts:
             assert step.accepted > step.reused or step.tested <= step.reused
 
 
-def filled_cache(cache_of: Tabular, tokens: Sequence[int]) -> Any:
-    cache = cache_of.cache()
-    cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0))
-    return cache
-
-
 class TestStreams:
     MODEL = Tabular("tabular", {"vocabulary": 4})
 
@@ -211,7 +179,8 @@ class TestStreams:
 
     def stream(self, tokens: Sequence[int], nodes: Sequence[int]) -> torch.Tensor:
         """Rows of gated entries after a prefix, in a separate cache: the last token again, then nodes."""
-        cache = filled_cache(self.MODEL, tokens[:-1])
+        cache = self.MODEL.cache()
+        cache.extend(Window(torch.tensor(tokens[:-1]), torch.arange(len(tokens) - 1), 0, None, 0))
         fed, base = torch.tensor([tokens[-1], *nodes]), len(tokens) - 1
         gate = torch.ones(len(fed), dtype=torch.bool)
         places = torch.arange(base, base + len(fed))

@@ -6,16 +6,11 @@ from typing import Any
 
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.discover import load_all
 from stridebench.methods.gsd import GSD, group, group_acceptance, mean_distance, near_codes
 from stridebench.methods.sjd import SJD
+from tests.support.toys import decoded
 
-load_all()
 P = torch.tensor([[0.05, 0.4, 0.3, 0.15, 0.1]], dtype=torch.float64)
 ALL = torch.ones(1, 5, dtype=torch.bool)
 CODEBOOK = torch.tensor([[0.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.9], [9.0, 9.0]], dtype=torch.float64)
@@ -61,10 +56,7 @@ class TestGroups:
 
 
 def passes(method: Any) -> int:
-    model = Tabular("tabular", {"vocabulary": 7, "seed": 3, "grid": [6, 6, 6], "context": 80})
-    draws = SeededDraws(0, "t", "p", 0)
-    run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 42, draws)
-    result = decode(method, run)
+    result = decoded(method, Sampling(1.0), 42, vocabulary=7, seed=3, grid=[6, 6, 6], context=80)
     assert [place for place, token in enumerate(result.tokens) if token == 6] == list(range(6, 42, 7))
     assert sum(step.forced for step in result.steps) == 6
     return len(result.steps)

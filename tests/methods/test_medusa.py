@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,27 +12,26 @@ import numpy as np
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.backbone import Backbone
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode, start
-from stridebench.harness.core.method import Claim, Method
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.loop import start
+from stridebench.harness.core.method import Method
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.discover import component, shipped
-from stridebench.harness.errors import UnknownNameError, UsageError, WeightsError
+from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.plan import presets
 from stridebench.harness.proof.cases import CASES
 from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.prove import EXACT
-from stridebench.harness.registry import METHODS
 from stridebench.harness.synthetic.code import programs
 from stridebench.harness.train.recipe import save_bf16
+from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.heads.drafter import HeadDrafter, toy_heads
 from stridebench.methods.drafters.heads.net import Heads, read_config
 from stridebench.methods.drafters.tree_shapes import TreeShape, branching
 from stridebench.methods.medusa import Medusa
+from tests.support.toys import decoded, opened
 
 CODE = shipped("medusa-embedded-code")
 needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")
@@ -41,27 +39,11 @@ SMALL = Medusa(nodes=6, levels=3)
 GREEDY = [case for case in CASES if case.sampling.temperature == 0]
 
 
-def opened(model: Backbone, prompt: Prompt | Sequence[int], sampling: Sampling, budget: int) -> Run:
-    return open_run(model, lambda name: model, prompt, sampling, budget, SeededDraws(0, "t", "p", 0))
-
-
-def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params: Any) -> Decode:
-    return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
-
-
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
-    def test_exact_acceptance_accepts_drafts_on_these_models(self) -> None:
-        for vocabulary, seed in ((2, 10), (3, 18)):
-            steps = decoded(SMALL, Sampling(1.0), vocabulary=vocabulary, seed=seed).steps
-            assert sum(step.accepted for step in steps) > 5 and max(step.accepted for step in steps) > 1
-
     @pytest.mark.parametrize("acceptance", ["typical", "nucleus"])
-    def test_biased_rules_change_it_at_t_1_alone(self, acceptance: Any) -> None:
-        """At V = 2, length 3, T = 1; nothing at T = 0."""
+    def test_biased_rules_are_exact_at_t_0(self, acceptance: Any) -> None:
         method = Medusa(nodes=3, levels=2, acceptance=acceptance)
-        assert method.claim is Claim.APPROXIMATE
-        assert distance(method, CASES[0]) > 0.05
         assert all(distance(method, case) < EXACT for case in GREEDY)
 
     def test_drawing_the_next_token_is_nearer_than_taking_the_likeliest(self) -> None:
@@ -87,7 +69,7 @@ def tree(shape: TreeShape, run: Run) -> Any:
 
 
 def tapped(budget: int = 20, **params: Any) -> Run:
-    run = opened(Tabular("tabular", {"vocabulary": 50, **params}), (0, 1), Sampling(1.0), budget)
+    run = opened(Sampling(1.0), budget, **{"vocabulary": 50, **params})
     run.target.tap((-1,))
     return run
 
@@ -109,8 +91,7 @@ class TestDrafts:
         assert tree(branching((1, 1, 1, 1)), run).tokens.tolist() == [10, 20, 49, 40]
 
     def test_a_prompt_of_one_token_has_no_row_to_read_yet(self) -> None:
-        run = opened(Tabular("tabular", {"vocabulary": 3}), (1,), Sampling(0.0), 6)
-        steps = decode(SMALL, run).steps
+        steps = decoded(SMALL, Sampling(0.0), 6, prompt=(1,), vocabulary=3).steps
         assert steps[0].drafted == 0 and steps[1].drafted == 6
 
     def test_counts_of_a_step(self) -> None:
@@ -125,13 +106,17 @@ class TestDrafts:
 
 
 class TestRefused:
-    def test_more_levels_or_candidates_than_the_heads_have_are_refused(self) -> None:
-        with pytest.raises(UsageError, match="5 levels are asked for and the drafter has 4 heads"):
-            decoded(Medusa(levels=5), Sampling(1.0))
-        with pytest.raises(UsageError, match="takes the 10 best tokens, and the drafter has 4 levels of 3 candidates"):
-            decoded(Medusa(tree="mc_sim_7b_63"), Sampling(1.0))
-        with pytest.raises(UnknownNameError, match="vicuna"):
-            decoded(Medusa(tree="vicuna"), Sampling(1.0))
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"levels": 5}, "5 levels are asked for and the drafter has 4 heads"),
+            ({"tree": "mc_sim_7b_63"}, "takes the 10 best tokens, and the drafter has 4 levels of 3 candidates"),
+            ({"tree": "vicuna"}, "vicuna"),
+        ],
+    )
+    def test_more_than_the_heads_have_is_refused(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            decoded(Medusa(**changes), Sampling(1.0))
 
     def test_missing_heads_are_refused(self) -> None:
         with pytest.raises(WeightsError, match=r"package for embedded-code, .*no recipe of `stride train drafter`"):
@@ -145,11 +130,11 @@ class TestRefused:
         code = presets.load("embedded-code", "fp32")
         method = Medusa(heads=str(tmp_path / "heads"))
         with pytest.raises(WeightsError, match=r"trained for embedded-code \(0123456789ab\), and the target is"):
-            start(method, opened(code, (1, 2), Sampling(0.0), 4))
+            start(method, opened(Sampling(0.0), 4, (1, 2), model=code))
         picture = presets.load("embedded-image-8x8", "fp32")
         assert picture.capabilities.branches == 2
         with pytest.raises(UsageError, match="embedded-image-8x8 is guided and its drafter was trained without"):
-            start(method, opened(picture, Prompt("p", ""), Sampling(1.0), 4))
+            start(method, opened(Sampling(1.0), 4, Prompt("p", ""), model=picture))
 
 
 def texts(count: int) -> list[Prompt]:
@@ -162,8 +147,9 @@ def tokens_per_step(method: Method[Any], model: Backbone, count: int, tokens: in
     """Mean of greedy decodes whose output is that of autoregressive decoding."""
     total = steps = 0
     for prompt in texts(count):
-        autoregressive = decode(METHODS.get("autoregressive")(), opened(model, prompt, Sampling(0.0), tokens))
-        medusa = decode(method, opened(model, prompt, Sampling(0.0), tokens))
+        autoregressive, medusa = (
+            decoded(one, Sampling(0.0), tokens, prompt=prompt, model=model) for one in (Autoregressive(), method)
+        )
         assert medusa.tokens == autoregressive.tokens
         total, steps = total + len(medusa.tokens), steps + len(medusa.steps)
     return total / steps

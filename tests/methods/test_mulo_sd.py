@@ -23,7 +23,6 @@ from stridebench.harness.core.canvas import Canvas
 from stridebench.harness.core.clock import CpuClock, Stopwatch
 from stridebench.harness.core.draws import SeededDraws, Stream
 from stridebench.harness.core.loop import Decode, advance, decode
-from stridebench.harness.core.method import Claim
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run, open_run
 from stridebench.harness.core.sampling import Sampling
@@ -34,9 +33,6 @@ from stridebench.harness.plan import presets
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve
 from stridebench.harness.plan.yaml_lines import Lines
-from stridebench.harness.proof.cases import GRID_CASES
-from stridebench.harness.proof.mutants import CAUGHT
-from stridebench.harness.proof.prove import prove
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.executors import serial
 from stridebench.harness.run.loading import Options
@@ -141,15 +137,10 @@ class TestBands:
             assert [result.tokens[n] for n in unchanged] == [draft[n] for n in unchanged]
 
     @pytest.mark.parametrize(
-        ("window", "fed"),
-        [
-            (1, [[0, 3], [1, 4], [2, 5], [3, 6]]),
-            (2, [[0], [1, 3], [2, 4], [3, 5], [6]]),
-            (4, [[n] for n in range(7)]),
-        ],
+        ("window", "fed"), [(1, [[0, 3], [1, 4], [2, 5], [3, 6]]), (2, [[0], [1, 3], [2, 4], [3, 5], [6]])]
     )
     def test_rows_are_drawn_again_side_by_side(self, window: int, fed: list[list[int]]) -> None:
-        """A band of 2 x 4, none of which stays: row 1 follows w cells behind row 0; at w = 4 it is raster order.
+        """A band of 2 x 4, none of which stays: row 1 follows w cells behind row 0.
 
         The band's own pass gives the distribution of the first cell. Every later pass reads the new tokens and the
         tokens before its cells, such as the last draft of row 0 before row 1.
@@ -159,11 +150,10 @@ class TestBands:
         assert [s.resampled for s in result.steps] == [8, 8]
         assert [s.nfe for s in result.steps] == [len(fed) + 1] * 2
 
-    @GRIDS
     @pytest.mark.parametrize(("window", "passes"), [(0, 4), (1, 3), (2, 4)])
-    def test_the_drafters_rows_are_drawn_side_by_side(self, grid: tuple[int, ...], window: int, passes: int) -> None:
+    def test_the_drafters_rows_are_drawn_side_by_side(self, window: int, passes: int) -> None:
         """A band of two small rows of two: the second row's first cell behind one cell of the first, or behind both."""
-        result = decoded(MuLoSD(tau=0.0, draft_window=window), grid).result
+        result = decoded(MuLoSD(tau=0.0, draft_window=window), CLOSED).result
         assert [(s.nfe, s.draft_nfe) for s in result.steps] == [(1, passes)]
 
     @pytest.mark.parametrize(("radius", "resampled"), [(0, 1), (1, 6), (2, 8), (3, 8)])
@@ -233,14 +223,6 @@ def target_distributions(model: Backbone, prompt: Prompt, tokens: Sequence[int])
 
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
-    def test_the_published_settings_are_approximate_and_claim_so(self) -> None:
-        proof = prove(MuLoSD(), GRID_CASES[:2], mutants=False)
-        assert proof.total_variation > CAUGHT and proof.verdict == "approximate"
-        assert {m.tau == inf: m.claim for m in MuLoSD.variants()} == {
-            False: Claim.APPROXIMATE,
-            True: Claim.SAME_LAW,
-        }
-
     @pytest.mark.parametrize("grid", [(6, 4), (6, 4, 4)], ids=["plain", "closed"])
     @pytest.mark.parametrize("recompute", [False, True])
     def test_over_three_bands_every_draw_is_from_the_targets_distribution(
@@ -249,12 +231,8 @@ class TestOutputDistribution:
         """These pictures are too large to enumerate, so every distribution of one decode is compared."""
         model, prompt = tabular(grid, 3), Prompt("p", tokens=PROMPT)
         done = decoded_with_draws(MuLoSD(band=2, tau=inf, recompute=recompute), model, model, prompt, 5)
-        torch.testing.assert_close(
-            torch.stack(done.distributions("resid")),
-            torch.stack(target_distributions(model, prompt, done.tokens)),
-            rtol=0,
-            atol=1e-15,
-        )
+        expected = torch.stack(target_distributions(model, prompt, done.tokens))
+        torch.testing.assert_close(torch.stack(done.distributions("resid")), expected, rtol=0, atol=1e-15)
 
     def test_recomputed_entries_are_those_of_a_raster_pass_and_stale_ones_are_not(self) -> None:
         """After the second band: those of the first, against a canvas that read the picture in order."""
@@ -285,11 +263,7 @@ class TestOutputDistribution:
         y = Samplers.untrained("repeat", model.capabilities.codebook).down(above)
         expected = [token for row in y.tolist() for token in (*row, 4)]
         small = run.pictures[method.drafter]
-        assert (
-            list(small.output) == expected
-            and small.capabilities.grid is not None
-            and small.capabilities.grid.columns == 2
-        )
+        assert list(small.output) == expected and small.capabilities.grid.columns == 2
 
 
 CODES, WORDS = 6, ("a", "cat")
@@ -367,8 +341,7 @@ class TestTwoModels:
 
     def test_samplers_are_timed_as_drafting(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
-        draws = SeededDraws(0, "t", "p", 0)
-        run = open_run(large, model_of(small), CAPTION, Sampling(1.0), 20, draws)
+        run = open_run(large, model_of(small), CAPTION, Sampling(1.0), 20, SeededDraws(0, "t", "p", 0))
         method = MuLoSD("small", str(scales / "pair"), band=2)
         state = method.start(run)
         for calls in (3, 4):
@@ -410,7 +383,7 @@ def run_suite(folder: Path, methods: list[dict[str, Any]]) -> Store:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("grid", [(3, 4), (4, 3), (1, 2)])
+    @pytest.mark.parametrize("grid", [(3, 4), (4, 3)])
     def test_a_picture_that_is_no_multiple_of_the_drafters_is_refused(self, grid: tuple[int, ...]) -> None:
         with pytest.raises(UsageError, match=rf"the target {grid[0]} x {grid[1]}: at factor 2 the drafter's are 1/2"):
             decoded(MuLoSD(), grid)
@@ -420,7 +393,6 @@ class TestBadInput:
         with pytest.raises(UsageError, match=r"the drafter 'self' makes pictures of 4 x 4 cells and the target 4 x 4"):
             decoded_with_draws(MuLoSD("self", "repeat"), large, large, CAPTION, 0)
         small = presets.load("small", "fp32")
-        assert small.capabilities.codebook is not None
         small.capabilities = replace(small.capabilities, codebook=small.capabilities.codebook.flip(0))
         with pytest.raises(UsageError, match="the drafter 'small' has other codes than the target"):
             decoded_with_draws(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
@@ -429,22 +401,17 @@ class TestBadInput:
             decoded_with_draws(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
 
     def test_samplers_that_are_missing_or_do_not_fit_are_refused(self, scales: Path) -> None:
-        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
-        with pytest.raises(
-            WeightsError, match=r"no samplers 'mulo-9x' .*no recipe of .stride train samplers. is for it"
-        ):
+        preset(scales, "tall", 8)
+        tall, large, small = (presets.load(name, "fp32") for name in ("tall", "large", "small"))
+        with pytest.raises(WeightsError, match=r"no samplers 'mulo-9x' .*no recipe of .stride train samplers. is for"):
             decoded_with_draws(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
+        with pytest.raises(UsageError, match="are of factor 2, and the method's is 4"):
+            decoded_with_draws(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
         other = Pair(SamplerShape(2, CODES + 1, 1, 8, 1))
         save_bf16(other, scales / "pair")
         other.write_config(scales / "pair")
         with pytest.raises(WeightsError, match="was trained for a codebook of 7 codes"):
             decoded_with_draws(MuLoSD("small", str(scales / "pair")), large, small, CAPTION, 0)
-
-    def test_samplers_of_another_factor_are_refused(self, scales: Path) -> None:
-        preset(scales, "tall", 8)
-        tall, small = (presets.load(name, "fp32") for name in ("tall", "small"))
-        with pytest.raises(UsageError, match="are of factor 2, and the method's is 4"):
-            decoded_with_draws(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
 
     def test_more_tokens_than_a_picture_are_refused(self) -> None:
         with pytest.raises(ContractError, match="asked for 17 tokens of a picture of 16"):

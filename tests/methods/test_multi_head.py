@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,12 @@ from stridebench.harness.core.backbone import Backbone, EncodedPrompt, TiedEmbed
 from stridebench.harness.core.cache import Cache
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode, start
-from stridebench.harness.core.method import Claim, Method, Mutant
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.loop import start
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import UsageError, WeightsError
 from stridebench.harness.proof.cases import CASES, GRID_CASES, Case
 from stridebench.harness.proof.distance import distance
-from stridebench.harness.proof.mutants import CAUGHT, injected
 from stridebench.harness.proof.prove import EXACT
 from stridebench.harness.train.recipe import save_bf16
 from stridebench.methods.drafters.heads.drafter import toy_heads
@@ -33,6 +29,7 @@ from stridebench.methods.drafters.heads.net import Config, CrossAttention, Heads
 from stridebench.methods.multi_head import PRUNED, ConditionedHeads, MultiHead, independent, whole_path
 from stridebench.methods.verifiers.typical import above, among_best, keep_passing
 from tests.support.enumerated import enumerated
+from tests.support.toys import decoded, opened
 
 SMALL = MultiHead(levels=2)
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
@@ -40,18 +37,10 @@ ONE = [Case(vocabulary, 2, seed, Sampling(1.0)) for vocabulary in (2, 3) for see
 """Two tokens: the first step drafts one and the second none, so that the first token has all of the bias."""
 
 
-def opened(model: Any, prompt: Sequence[int], sampling: Sampling, budget: int) -> Run:
-    return open_run(model, lambda name: model, prompt, sampling, budget, SeededDraws(0, "t", "p", 0))
-
-
-def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params: Any) -> Decode:
-    return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
-
-
 def first_distributions(case: Case) -> tuple[Tensor, Tensor]:
     """The toy head's distribution q of the second token, and the target's p of it."""
     model = case.backbone()
-    run = opened(model, case.prompt, case.sampling, 9)
+    run = opened(case.sampling, 9, case.prompt, model=model)
     start(MultiHead(levels=1), run)
     drafter = ConditionedHeads.open(run, "any", 1)
     q = warp(drafter.heads(run.target.hidden[-1:, :, 0], drafter.look(run))[0], case.sampling)[0]
@@ -60,7 +49,7 @@ def first_distributions(case: Case) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
-    @pytest.mark.parametrize("delta", [0.1, 0.3, 0.5, 0.7])
+    @pytest.mark.parametrize("delta", [0.1, 0.5])
     def test_the_bias_of_one_draft_is_the_derived_one(self, delta: float) -> None:
         """The output is q 1_A + (1 - q(A)) p. Where one token passes, the bias is q(A) (1 - p(A))."""
         costs = []
@@ -90,18 +79,6 @@ class TestOutputDistribution:
         method = replace(SMALL, **changes)
         assert all(distance(method, case) < EXACT for case in GREEDY)
         assert max(distance(replace(method, law="raw"), case) for case in GREEDY) > 0.5
-
-    def test_the_claim_is_approximate(self) -> None:
-        assert all(method.claim is Claim.APPROXIMATE for method in MultiHead.variants())
-        assert max(distance(SMALL, case) for case in CASES[:2]) > 0.02
-
-    @pytest.mark.parametrize("mutant", MultiHead.mutants, ids=lambda mutant: mutant.why)
-    def test_every_injected_bug_is_caught(self, mutant: Mutant) -> None:
-        cases = CASES[:4]
-        clean = [distance(SMALL, case) for case in cases]
-        with injected(mutant):
-            broken = [distance(SMALL, case) for case in cases]
-        assert max(abs(one - other) for one, other in zip(clean, broken, strict=True)) > CAUGHT
 
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3]]).double()
@@ -158,7 +135,7 @@ class TestDrafts:
         assert independent(q, SeededDraws(0, "t", "p", 0)).tolist() == [1, 2]
 
     def test_level_d_reads_head_d_on_the_row_that_gave_the_last_token(self) -> None:
-        run = opened(Tabular("tabular", {"vocabulary": 50}), (0, 1, 2), Sampling(0.0), 9)
+        run = opened(Sampling(0.0), 9, (0, 1, 2), vocabulary=50)
         state = start(SMALL, run)
         heads = toy_heads(50, 4, 4)
         predicted = heads(run.target.hidden[1:2, :, 0], state)[:, 0].argmax(-1)
@@ -167,9 +144,9 @@ class TestDrafts:
 
     def test_without_a_hidden_row_drafts_are_uniform_below_the_end_token(self) -> None:
         """Three drafts for each of 40 seeds: ids 0 to 4, and neither the end token nor an id behind it."""
-        model, ids = Tabular("tabular", {"vocabulary": 9, "eos": (5,)}), set()
+        ids = set()
         for seed in range(40):
-            run = open_run(model, lambda name: model, (8,), Sampling(1.0), 6, SeededDraws(seed, "t", "p", 0))
+            run = opened(Sampling(1.0), 6, (8,), seed, vocabulary=9, eos=(5,))
             start(SMALL, run)
             drafts = ConditionedHeads(toy_heads(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
             assert len(drafts) == 3
@@ -182,13 +159,6 @@ class TestDrafts:
             assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 4, 5, 4)
             assert step.emitted == step.accepted + 1
         assert decoded(MultiHead(), Sampling(1.0), budget=1, vocabulary=4).steps[0].drafted == 0
-
-    def test_drafts_are_accepted_and_fewer_with_a_higher_threshold(self) -> None:
-        counts = []
-        for delta in (0.1, 0.5, 0.9):
-            steps = decoded(MultiHead(delta=delta), Sampling(1.0), budget=60, vocabulary=3).steps
-            counts.append(sum(step.accepted for step in steps))
-        assert counts[0] > counts[1] > counts[2] and counts[1] > 3
 
 
 class TestCondition:
@@ -259,27 +229,30 @@ def heads_folder(path: Path, **how: Any) -> str:
 
 
 class TestRefused:
-    def test_more_tokens_levels_or_paths_than_possible_are_refused(self) -> None:
-        with pytest.raises(UsageError, match="accept_top is 4 and tabular has 3 tokens"):
-            decoded(MultiHead(accept_top=4), Sampling(1.0))
-        with pytest.raises(UsageError, match="5 levels are asked for and there are 4 heads"):
-            decoded(MultiHead(levels=5), Sampling(1.0))
-        with pytest.raises(UsageError, match="the 4 best of 3 tokens at 4 levels are too many"):
-            decoded(MultiHead(drafts="tree", draft_top=4), Sampling(1.0))
+    @pytest.mark.parametrize(
+        ("method", "message"),
+        [
+            (MultiHead(accept_top=4), "accept_top is 4 and tabular has 3 tokens"),
+            (MultiHead(levels=5), "5 levels are asked for and there are 4 heads"),
+            (MultiHead(drafts="tree", draft_top=4), "the 4 best of 3 tokens at 4 levels are too many"),
+        ],
+    )
+    def test_more_than_possible_is_refused(self, method: MultiHead, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            decoded(method, Sampling(1.0))
 
     def test_a_condition_of_another_width_is_refused(self, tmp_path: Path) -> None:
         method = MultiHead(heads=heads_folder(tmp_path, condition=6))
         with pytest.raises(UsageError, match="attend to a condition of width 6, and that of conditioned has 4"):
-            start(method, opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))
-        right = opened(ConditionedToy(6), (0, 1), Sampling(1.0), 4)
-        assert start(method, right) is not None
+            start(method, opened(Sampling(1.0), 4, model=ConditionedToy()))
+        assert start(method, opened(Sampling(1.0), 4, model=ConditionedToy(6))) is not None
 
     def test_heads_without_a_condition_need_none(self, tmp_path: Path) -> None:
-        run = opened(ConditionedToy(), (0, 1), Sampling(1.0), 9)
+        run = opened(Sampling(1.0), 9, model=ConditionedToy())
         method = MultiHead(heads=heads_folder(tmp_path))
         assert start(method, run) is None
         assert len(method.step(run, None).read().path) <= 3
 
     def test_the_error_about_missing_heads_says_that_no_recipe_trains_them(self) -> None:
         with pytest.raises(WeightsError, match="no recipe of `stride train heads` is for it"):
-            start(MultiHead(heads="xspecmesh-nowhere"), opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))
+            start(MultiHead(heads="xspecmesh-nowhere"), opened(Sampling(1.0), 4, model=ConditionedToy()))

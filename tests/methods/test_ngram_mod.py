@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.models import Models
-from stridebench.harness.core.run import Run
-from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError
 from stridebench.methods import ngram_mod
 from stridebench.methods.ngram_mod import NgramMod
-
-MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
-
-
-def copied(
-    method: NgramMod, tokens: tuple[int, ...], budget: int = 400, memory: Sequence[Sequence[int]] = ()
-) -> list[int]:
-    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
-    run = Run.of(models, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
-    drafted: list[int] = method.start(run).propose(run).tokens.tolist()
-    return drafted
+from tests.support.toys import copied
 
 
 @pytest.mark.parametrize(
@@ -61,15 +43,9 @@ def test_a_copy_from_earlier_outputs_by_hand(
 
 
 def test_a_draft_that_the_room_makes_too_short_is_none() -> None:
-    assert [len(copied(NgramMod(2, 8, 3), (1, 2, 3, 1, 2), budget)) for budget in (3, 4, 5)] == [0, 3, 4]
+    assert [len(copied(NgramMod(2, 8, 3), (1, 2, 3, 1, 2), budget=budget)) for budget in (3, 4, 5)] == [0, 3, 4]
 
 
 def test_of_two_ngrams_that_share_an_entry_the_later_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram_mod, "ENTRIES", 1)
     assert copied(NgramMod(2, 2, 1), (1, 2, 3, 4, 5, 6)) == [6, 6]
-
-
-@pytest.mark.parametrize(("ngram", "length", "shortest"), [(0, 8, 1), (2, 8, 0), (2, 8, 9)])
-def test_a_parameter_out_of_range_is_an_error(ngram: int, length: int, shortest: int) -> None:
-    with pytest.raises(UsageError, match="ngram_mod: "):
-        NgramMod(ngram, length, shortest)

@@ -5,27 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
 from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.methods.drafters.tree_shapes import published
 from stridebench.methods.recycling import Recycling
-
-MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
-
-
-def opened(model: Tabular = MODEL, budget: int = 60, seed: int = 0, temperature: float = 0.0) -> Run:
-    draws = SeededDraws(seed, "t", "p", 0)
-    return open_run(model, lambda name: model, (1, 2, 1), Sampling(temperature), budget, draws)
+from tests.support import toys
 
 
-def test_the_published_tree_has_80_nodes_in_6_levels() -> None:
+def opened(seed: int = 0, temperature: float = 0.0, vocabulary: int = 10) -> Run:
+    return toys.opened(Sampling(temperature), 60, (1, 2, 1), seed, vocabulary=vocabulary, context=500)
+
+
+def test_the_children_of_the_published_tree() -> None:
     shape = published("recycling_80", 6, 8)
-    assert shape.sizes == (8, 21, 25, 15, 8, 3)
     below = [int((shape.parents == node).sum()) for node in range(-1, 8)]
     assert below == [8, 8, 4, 3, 2, 1, 1, 1, 1]  # of the root and of its children
 
@@ -59,11 +54,9 @@ def test_another_prompt_decoded_before_changes_nothing() -> None:
     assert ledgers[0] == ledgers[1]
 
 
-def test_wrong_parameters_are_errors() -> None:
-    with pytest.raises(UsageError, match="recycling: widths are"):
-        Recycling(widths=(9,))
+def test_trees_that_do_not_fit_are_errors() -> None:
     with pytest.raises(UsageError, match="4 siblings and a vocabulary of 3"):
-        decode(Recycling(widths=(4,)), opened(Tabular("tabular", {"vocabulary": 3})))
+        decode(Recycling(widths=(4,)), opened(vocabulary=3))
     with pytest.raises(UnknownNameError, match="recycling_80"):
         decode(Recycling(tree="recycling_8"), opened())
     with pytest.raises(UsageError, match="takes the 10 best tokens"):

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.models import Models
-from stridebench.harness.core.run import Run
-from stridebench.harness.core.sampling import Sampling
 from stridebench.methods.sam import SAM, Match, SuffixAutomaton
-
-MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
-
-
-def copied(method: SAM, tokens: Sequence[int], memory: Sequence[Sequence[int]] = ()) -> list[int]:
-    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
-    run = Run.of(models, Sampling(0.0), 400, SeededDraws(0, "t", "p", 0))
-    drafted: list[int] = method.start(run).propose(run).tokens.tolist()
-    return drafted
+from tests.support.toys import copied
 
 
 @pytest.mark.parametrize(
@@ -73,7 +58,7 @@ def test_a_followed_match_is_the_longest_suffix_in_the_other_text(other: list[in
         assert match.length == max(n for n in range(size + 1) if tuple(text[size - n : size]) in parts | {()})
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
 def test_the_match_is_the_longest_suffix_that_occurs_earlier_and_its_first_end(tokens: list[int]) -> None:
     automaton = SuffixAutomaton()

@@ -10,22 +10,16 @@ from torch import Tensor
 
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.cache import Window
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import decode
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.cases import Case
 from stridebench.harness.proof.distance import method_law
 from stridebench.methods.drafters import blocks
 from stridebench.methods.sbd import SetBlockDecoding
+from tests.support.toys import decoded
 
-SIZES = {"vocabulary": 3, "seed": 7}
+MODEL = Tabular("tabular", {"vocabulary": 3, "seed": 7})
 CASE = Case(3, 2, 7, Sampling(1.0), prompt=(0, 1))
-
-
-def opened(budget: int, temperature: float = 1.0) -> Run:
-    model = Tabular("tabular", SIZES)
-    return open_run(model, lambda name: model, (0, 1), Sampling(temperature), budget, SeededDraws(0, "t", "p", 0))
 
 
 def law_of(tokens: list[int], mutual: bool) -> Tensor:
@@ -35,7 +29,7 @@ def law_of(tokens: list[int], mutual: bool) -> Tensor:
         sees = torch.ones(len(tokens) + 1, len(tokens) + 1, dtype=torch.bool).tril()
         sees[-2:, -2:] = True
         window = Window(torch.tensor([*tokens, 0]), torch.arange(len(tokens) + 1), 0, sees, 1)
-    return Tabular("tabular", SIZES).cache().extend(window).logits[0].softmax(0)
+    return MODEL.cache().extend(window).logits[0].softmax(0)
 
 
 def test_the_law_of_a_block_is_that_of_its_mask_and_then_that_of_the_causal_row() -> None:
@@ -50,7 +44,7 @@ def test_the_law_of_a_block_is_that_of_its_mask_and_then_that_of_the_causal_row(
 
 @pytest.mark.parametrize(("rule", "passes"), [("static:1", 4), ("static:2", 3), ("threshold:0", 2), ("entropy:9", 2)])
 def test_a_block_takes_the_passes_of_its_rule_and_one_that_closes_it(rule: str, passes: int) -> None:
-    steps = decode(SetBlockDecoding(block=4, rule=rule), opened(12)).steps
+    steps = decoded(SetBlockDecoding(block=4, rule=rule), Sampling(1.0), 12, model=MODEL).steps
     assert [(step.nfe, step.emitted) for step in steps] == [(passes, 4)] * 3
     assert all(step.rows == 4 * passes for step in steps)
 
@@ -67,7 +61,7 @@ def test_the_most_certain_mask_is_filled_first(rule: str, monkeypatch: pytest.Mo
         return logits
 
     monkeypatch.setattr(blocks, "read_masks", watched)
-    decode(SetBlockDecoding(block=4, rule=rule), opened(4, 0.0))
+    decoded(SetBlockDecoding(block=4, rule=rule), Sampling(0.0), 4, model=MODEL)
     p = seen[0][1].softmax(1)
     sure = -torch.special.entr(p).sum(1) if rule == "entropy:0" else p.max(1).values
     best = int(sure.argmax())

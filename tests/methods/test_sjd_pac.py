@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.sampling import Sampling
 from stridebench.methods.sjd_pac import SJDPAC, with_alternatives
 from stridebench.methods.sjdpp import SJDPlusPlus
+from tests.support import toys
 
-MODEL = Tabular("tabular", {"vocabulary": 6})
 
-
-def decoded(method: Any, seed: int, temperature: float = 1.0) -> Decode:
-    run = open_run(MODEL, lambda name: MODEL, (0, 1, 2), Sampling(temperature), 40, SeededDraws(seed, "t", "p", 0))
-    return decode(method, run)
+def decoded(method: Any, seed: int) -> Decode:
+    return toys.decoded(method, Sampling(1.0), 40, prompt=(0, 1, 2), seed=seed, vocabulary=6)
 
 
 def test_the_tree_of_a_window_by_hand() -> None:
@@ -36,11 +31,10 @@ def test_the_tree_of_a_window_by_hand() -> None:
     assert torch.equal(tree.draft.probs[tree.main], q)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_one_sibling_is_sjdpp_with_reuse_m(temperature: float) -> None:
+def test_one_sibling_is_sjdpp_with_reuse_m() -> None:
     for seed in range(3):
-        one = decoded(SJDPAC(window=5, width=1), seed, temperature)
-        other = decoded(SJDPlusPlus(window=5, reuse="M"), seed, temperature)
+        one = decoded(SJDPAC(window=5, width=1), seed)
+        other = decoded(SJDPlusPlus(window=5, reuse="M"), seed)
         assert one.tokens == other.tokens
         assert [step.accepted for step in one.steps] == [step.accepted for step in other.steps]
 

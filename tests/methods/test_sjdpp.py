@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.method import Claim
-from stridebench.harness.core.run import open_run
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.cases import CASES
-from stridebench.harness.proof.distance import distance, method_law, total_variation
+from stridebench.harness.proof.distance import distance
 from stridebench.harness.proof.enumerate import EnumeratingDraws
 from stridebench.methods.drafters.jacobi_window import Fresh, Reuse, carry_over, reuse_by_threshold
-from stridebench.methods.sjd import SJD
 from stridebench.methods.sjdpp import SJDPlusPlus
+from tests.support import toys
 from tests.support.enumerated import enumerated
 
 EXACT_MODES: tuple[Reuse, ...] = ("C", "B2", "M", "G")
@@ -62,7 +58,7 @@ def bias(reuse: Reuse, tau: float) -> float:
 
 
 class TestOneCarry:
-    @pytest.mark.parametrize("tau", [0.0, 0.25, 0.5, 0.9, 1.5, inf])
+    @pytest.mark.parametrize("tau", [0.0, 0.5, 1.5, inf])
     @pytest.mark.parametrize("reuse", EXACT_MODES)
     def test_exact_modes_record_the_distribution_of_the_draft(self, reuse: Reuse, tau: float) -> None:
         assert bias(reuse, tau) < 1e-11
@@ -116,16 +112,6 @@ class TestOneCarry:
 
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
-    @pytest.mark.parametrize("reuse", ["paper", "frozen", "C", "B2"])
-    def test_an_infinite_threshold_is_sjd(self, reuse: Reuse) -> None:
-        sjdpp = method_law(SJDPlusPlus(3, reuse=reuse, tau=inf), SMALLEST)
-        assert total_variation(sjdpp, method_law(SJD(3), SMALLEST)) < 1e-12
-
-    @pytest.mark.parametrize("reuse", EXACT_MODES)
-    @pytest.mark.parametrize("tau", [0.0, 0.9])
-    def test_exact_modes_are_exact_at_any_threshold(self, reuse: Reuse, tau: float) -> None:
-        assert distance(SJDPlusPlus(3, reuse=reuse, tau=tau), SMALLEST) < 1e-12
-
     @pytest.mark.parametrize(
         ("reuse", "case", "tv"),
         [
@@ -138,20 +124,17 @@ class TestOutputDistribution:
     )
     def test_the_cost_of_lossy_modes(self, reuse: Reuse, case: Any, tv: float) -> None:
         """Pinned: another number is another algorithm."""
-        measured = distance(SJDPlusPlus(3, reuse=reuse), case)
-        assert measured > 1e-3
-        assert measured == pytest.approx(tv, abs=1e-9)
+        assert distance(SJDPlusPlus(3, reuse=reuse), case) == pytest.approx(tv, abs=1e-9)
 
 
-def decoded(method: SJDPlusPlus, sampling: Sampling, budget: int = 60, **params: Any) -> Decode:
-    model = Tabular("tabular", {"vocabulary": 4, "context": 200, **params})
-    run = open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0))
-    return decode(method, run)
+def decoded(method: SJDPlusPlus, **params: Any) -> Decode:
+    """60 tokens, or a picture of six rows of six cells, each ended by id 6."""
+    return toys.decoded(method, Sampling(1.0), 42 if params else 60, **{"vocabulary": 4, "context": 200, **params})
 
 
 class TestCounts:
     def test_at_threshold_zero_all_drafts_behind_the_rejected_one_are_carried_over(self) -> None:
-        steps = decoded(SJDPlusPlus(6, tau=0.0), Sampling(1.0)).steps
+        steps = decoded(SJDPlusPlus(6, tau=0.0)).steps
         room = 60
         for before, following in pairwise(steps):
             room -= before.emitted
@@ -159,44 +142,19 @@ class TestCounts:
         assert sum(step.reused for step in steps) > 0
 
     def test_at_an_infinite_threshold_none_is_carried_over(self) -> None:
-        assert not any(step.reused for step in decoded(SJDPlusPlus(6, tau=inf), Sampling(1.0)).steps)
-
-    def test_a_larger_threshold_carries_fewer_over(self) -> None:
-        def mean(tau: float) -> float:
-            steps = decoded(SJDPlusPlus(6, tau=tau), Sampling(1.0)).steps
-            return sum(step.reused for step in steps) / len(steps)
-
-        assert mean(0.0) > mean(0.5) > mean(4.0) >= 0
+        assert not any(step.reused for step in decoded(SJDPlusPlus(6, tau=inf)).steps)
 
     @pytest.mark.parametrize("reuse", ["M", "G"])
     def test_couplings_count_unchanged_drafts(self, reuse: Reuse) -> None:
-        steps = decoded(SJDPlusPlus(6, reuse=reuse), Sampling(1.0)).steps
+        steps = decoded(SJDPlusPlus(6, reuse=reuse)).steps
         assert sum(step.reused for step in steps) > 0
         for before, following in pairwise(steps):
             assert following.reused <= max(0, before.drafted - before.accepted - 1)
 
-
-class TestPictures:
-    """Rows of six cells, each ended by id 6."""
-
-    @pytest.mark.parametrize("reuse", ["paper", "frozen", *EXACT_MODES])
+    @pytest.mark.parametrize("reuse", ["paper", "M"])
     def test_ends_of_rows_are_at_their_places_and_stay_out_of_acceptance(self, reuse: Reuse) -> None:
-        result = decoded(SJDPlusPlus(9, reuse=reuse), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+        result = decoded(SJDPlusPlus(9, reuse=reuse), vocabulary=7, grid=[6, 6, 6])
         assert [place for place, token in enumerate(result.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
         assert sum(step.forced for step in result.steps) == 6
         assert sum(step.forced_accepted for step in result.steps) > 0
         assert all(step.forced_accepted <= min(step.forced_tested, step.accepted) for step in result.steps)
-
-
-class TestParameters:
-    @pytest.mark.parametrize(
-        ("method", "claim"),
-        [
-            (SJDPlusPlus(), Claim.APPROXIMATE),
-            (SJDPlusPlus(reuse="frozen"), Claim.APPROXIMATE),
-            (SJDPlusPlus(tau=inf), Claim.SAME_LAW),
-            *((SJDPlusPlus(reuse=reuse), Claim.SAME_LAW) for reuse in EXACT_MODES),
-        ],
-    )
-    def test_the_claim_follows_the_mode(self, method: SJDPlusPlus, claim: Claim) -> None:
-        assert method.claim is claim

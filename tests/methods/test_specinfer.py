@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.draft import Draft
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
-from stridebench.harness.core.method import Method
-from stridebench.harness.core.run import Run, open_run
+from stridebench.harness.core.loop import Decode
+from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.proof.cases import Case
-from stridebench.harness.proof.distance import distance, toy_drafter
+from stridebench.harness.proof.distance import distance
 from stridebench.methods.drafters.tree_shapes import BranchingDrafter
 from stridebench.methods.specinfer import SpecInfer
-
-MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})
-PROMPT = (0, 1, 2, 3)
+from tests.support import toys
 
 
-def opened(sampling: Sampling, budget: int = 30, seed: int = 0, model: Tabular = MODEL) -> Run:
-    return open_run(model, toy_drafter(model), PROMPT, sampling, budget, SeededDraws(seed, "t", "p", 0))
-
-
-def decoded(method: Method[Any], sampling: Sampling, **options: Any) -> Decode:
-    return decode(method, opened(sampling, **options))
+def decoded(method: SpecInfer, sampling: Sampling, budget: int = 30) -> Decode:
+    return toys.decoded(method, sampling, budget, prompt=(0, 1, 2, 3), vocabulary=5, context=80)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7, top_k=3)])
 def test_a_drafter_that_is_the_target_has_every_level_accepted(sampling: Sampling, replacement: bool) -> None:
     """The first child of every node is accepted, so its siblings are never tested."""
     result = decoded(SpecInfer("self", widths=(2, 2), replacement=replacement), sampling, budget=30)
@@ -42,12 +31,7 @@ def test_a_drafter_that_is_the_target_has_every_level_accepted(sampling: Samplin
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "method",
-    [
-        SpecInfer("toy", widths=(2, 2)),
-        SpecInfer("toy", widths=(1, 2), replacement=False),
-        SpecInfer("toy", ("other",), widths=(1, 1)),
-    ],
+    "method", [SpecInfer("toy", widths=(1, 2), replacement=False), SpecInfer("toy", ("other",), widths=(1, 1))]
 )
 def test_trees_of_two_levels_are_exact(method: SpecInfer) -> None:
     """Settings too large for `stride verify`, on its smallest model."""

@@ -6,26 +6,21 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.method import Method
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.proof.cases import CASES
-from stridebench.harness.proof.distance import QUICK, measure, toy_drafter
+from stridebench.harness.proof.distance import QUICK, measure
 from stridebench.methods.spectr import SpecTr
 from stridebench.methods.speculative import Speculative
-
-MODEL = Tabular("tabular", {"vocabulary": 5, "context": 400})
-
-
-def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, model: Tabular = MODEL) -> Decode:
-    run = open_run(model, toy_drafter(model), (0, 1, 2, 3), sampling, budget, SeededDraws(0, "t", "p", 0))
-    return decode(method, run)
+from tests.support import toys
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
+def decoded(method: Method[Any], sampling: Sampling, budget: int = 30) -> Decode:
+    return toys.decoded(method, sampling, budget, prompt=(0, 1, 2, 3), vocabulary=5, context=400)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7, top_k=3)])
 def test_a_drafter_that_is_the_target_has_every_level_accepted(sampling: Sampling) -> None:
     result = decoded(SpecTr("self", k=3, gamma=2), sampling)
     assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10

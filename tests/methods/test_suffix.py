@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stridebench.harness.backbones.toy import Tabular
-from stridebench.harness.core.draws import Draws, SeededDraws
+from stridebench.harness.core.draws import Draws
 from stridebench.harness.core.models import Models
 from stridebench.harness.core.run import Run
 from stridebench.harness.core.sampling import Sampling
@@ -17,15 +17,7 @@ from stridebench.harness.proof.distance import reference_law, total_variation
 from stridebench.harness.proof.enumerate import output_law
 from stridebench.methods.first_of import FirstOf
 from stridebench.methods.suffix import Suffix
-
-MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
-
-
-def copied(method: Suffix, tokens: Sequence[int], memory: Sequence[Sequence[int]] = ()) -> list[int]:
-    models = Models(MODEL, lambda name: MODEL, tokens, memory=memory)
-    run = Run.of(models, Sampling(0.0), 400, SeededDraws(0, "t", "p", 0))
-    drafted: list[int] = method.start(run).propose(run).tokens.tolist()
-    return drafted
+from tests.support.toys import copied
 
 
 @pytest.mark.parametrize(

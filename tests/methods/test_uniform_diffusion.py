@@ -13,17 +13,16 @@ from torch import Tensor
 
 from stridebench.harness.backbones.masked_toy import MaskedTabular
 from stridebench.harness.backbones.toy import mix
-from stridebench.harness.core.draws import SeededDraws
-from stridebench.harness.core.loop import Decode, decode
+from stridebench.harness.core.loop import Decode
 from stridebench.harness.core.method import Claim
-from stridebench.harness.core.run import open_run
 from stridebench.harness.core.sampling import Sampling, warp
 from stridebench.harness.errors import ContractError, UsageError
-from stridebench.harness.proof.cases import UNIFORM_CASES, Case, cases_of
+from stridebench.harness.proof.cases import UNIFORM_CASES, Case
 from stridebench.harness.proof.distance import distance, method_law, reference_of, total_variation
 from stridebench.harness.proof.enumerate import Law
 from stridebench.methods.masked_diffusion import MaskedDiffusion
 from stridebench.methods.uniform_diffusion import UniformDiffusion, below_bound
+from tests.support import toys
 
 T1, T0, WIDE, BLOCKS = UNIFORM_CASES
 Ids = tuple[int, ...]
@@ -77,8 +76,7 @@ def law_by_hand(method: UniformDiffusion, case: Case) -> Law:
 def decoded(method: Any, length: int, block: int = 4, seed: int = 0, temperature: float = 1.0) -> Decode:
     params = {"vocabulary": 5, "context": 99, "noise": "uniform", "block": block, "sharpness": 3.0}
     model = MaskedTabular("masked_tabular", params)
-    draws = SeededDraws(seed, "t", "p", 0)
-    return decode(method, open_run(model, lambda name: model, (0, 1, 2, 3), Sampling(temperature), length, draws))
+    return toys.decoded(method, Sampling(temperature), length, prompt=(0, 1, 2, 3), seed=seed, model=model)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -107,10 +105,6 @@ class TestOutputDistribution:
     def test_one_token_a_pass_of_masked_diffusion_is_the_reference_on_uniform_noise(self, case: Case) -> None:
         assert distance(MaskedDiffusion(rule="static:1"), case) < 1e-12
         assert (distance(MaskedDiffusion(rule="static:2"), case) > 1e-3) == (case == T1), "blocks of one position"
-
-    def test_it_is_proved_on_models_of_uniform_noise(self) -> None:
-        assert cases_of(UniformDiffusion()) == UNIFORM_CASES
-        assert all(case.backbone().capabilities.mask is None for case in UNIFORM_CASES)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +146,7 @@ class TestPasses:
     def constant(self, method: UniformDiffusion) -> Decode:
         model = MaskedTabular("masked_tabular", {"vocabulary": 5, "noise": "uniform", "block": 4})
         model.row = lambda entry: torch.tensor([0.0, 99.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # type: ignore[method-assign]
-        run = open_run(model, lambda name: model, (0, 1, 2, 3), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
-        return decode(method, run)
+        return toys.decoded(method, Sampling(1.0), 4, prompt=(0, 1, 2, 3), model=model)
 
     def test_noise_is_its_only_source_of_randomness_at_one_step(self) -> None:
         outputs = {decoded(UniformDiffusion(steps=1), 4, seed=seed).tokens for seed in range(8)}
@@ -163,17 +156,11 @@ class TestPasses:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("params", [{"steps": 0}, {"stable": 0}, {"bound": -0.1}, {"cold": 0.0}, {"sure": -1.0}])
-    def test_settings_out_of_range_are_refused(self, params: dict[str, Any]) -> None:
-        with pytest.raises(UsageError, match=r"uniform_diffusion: steps .* are 1 or more, hot .* above 0, bound"):
-            UniformDiffusion(**params)
-
     def test_masks_of_guidance_need_a_mask(self) -> None:
         with pytest.raises(UsageError, match="cfg_scale reads the prompt as masks, and this backbone has no mask"):
             decoded(MaskedDiffusion(cfg_scale=1.0), 4)
 
     def test_a_model_of_masks_reads_no_logits(self) -> None:
         model = MaskedTabular("masked_tabular", {"vocabulary": 5})
-        run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
         with pytest.raises(ContractError, match="reads no logits of an earlier pass"):
-            decode(UniformDiffusion(steps=2), run)
+            toys.decoded(UniformDiffusion(steps=2), Sampling(1.0), 4, model=model)

@@ -51,11 +51,19 @@ class TestTrees:
         assert torch.equal(tree.parents, expected.parents) and torch.equal(tree.ranks, expected.ranks)
         assert len(best_tree(ranks, 99).parents) == 2 + 4
 
-    @pytest.mark.parametrize("name", ["mc_sim_7b_63", "vicuna_7b_stage2"])
-    def test_the_published_trees(self, name: str) -> None:
-        tree = published(name, 4, 10)
-        assert tree.sizes[0] == 10 and sum(tree.sizes) == 63 and len(tree.sizes) == 4
-        assert len(set(choices()[name])) == 63
+    @pytest.mark.parametrize(
+        ("name", "levels", "sizes"),
+        [
+            ("mc_sim_7b_63", 4, (10, 28, 23, 2)),
+            ("vicuna_7b_stage2", 4, (10, 23, 23, 7)),
+            ("eagle_25", 9, (4, 8, 8, 3, 2)),  # what EAGLE's released code calls mc_sim_7b_63
+            ("naive_extend_57", 9, (5, 13, 16, 14, 9)),
+            ("recycling_80", 6, (8, 21, 25, 15, 8, 3)),
+        ],
+    )
+    def test_the_published_trees(self, name: str, levels: int, sizes: tuple[int, ...]) -> None:
+        assert published(name, levels, 10).sizes == sizes
+        assert len(set(choices()[name])) == sum(sizes)
 
     def test_a_tree_larger_than_the_heads_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"4 levels deep and takes the 10 best tokens.*3 levels of 10 candidates"):

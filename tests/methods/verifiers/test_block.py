@@ -10,8 +10,6 @@ from torch import Tensor
 
 from stridebench.harness.core.draft import Draft
 from stridebench.harness.core.draws import SeededDraws, tree_path
-from stridebench.harness.errors import ContractError, UsageError
-from stridebench.methods.speculative import Speculative
 from stridebench.methods.verifiers.block import (
     Traversal,
     block_acceptance,
@@ -44,23 +42,20 @@ def test_the_papers_example_accepts_11_ninths_where_token_verification_accepts_1
     assert accepted == pytest.approx({"token": 10 / 9, "block": 11 / 9}, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_every_prefix_is_kept_at_least_as_often_as_by_token_verification(seed: int) -> None:
+def laws(seed: int, rows: int, vocabulary: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    q, p = (torch.randn(rows, 3, generator=generator, dtype=torch.float64).mul(2).softmax(-1) for rows in (4, 5))
-    accepted = kept(q, p)
+    return torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_prefix_is_kept_at_least_as_often_as_by_token_verification(seed: int) -> None:
+    accepted = kept(laws(seed, 4), laws(seed + 100, 5))
     assert bool((accepted["block"] >= accepted["token"] - 1e-12).all())
     assert float(accepted["block"].sum()) > float(accepted["token"].sum())
 
 
-def test_a_drafter_that_is_the_target_has_all_drafts_accepted() -> None:
-    p = torch.randn(6, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    x = p[:5].argmax(-1)
-    assert torch.equal(block_acceptance(p[:5], p, capped_ratios(x, p[:5], p)), torch.ones(5, dtype=torch.float64))
-
-
 def test_point_masses_are_verified_one_by_one() -> None:
-    p = torch.randn(4, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    p = laws(0, 4, 9)
     x = torch.tensor([1, 2, 3])
     block, token = (verify(x, None, p, SeededDraws(0, "t", "p", 0)) for verify in (verify_block, verify_chain))
     assert torch.equal(block.path.nodes, token.path.nodes) and torch.equal(block.token, token.token)
@@ -69,23 +64,7 @@ def test_point_masses_are_verified_one_by_one() -> None:
     assert torch.allclose(accept, p[:3].gather(1, x[:, None])[:, 0], rtol=1e-12, atol=0)
 
 
-def test_a_draft_that_its_distribution_excludes_is_a_contract_error() -> None:
-    q, p = torch.tensor([[1.0, 0.0]]), torch.full((2, 2), 0.5)
-    with pytest.raises(ContractError, match="drafted token 1 at position 0 has q = 0"):
-        verify_block(torch.tensor([1]), q, p, SeededDraws(0, "t", "p", 0))
-
-
-def test_an_unknown_verifier_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="verifier is 'blok'; known: token, block"):
-        Speculative("toy", verifier="blok")
-
-
-def laws(seed: int, rows: int, vocabulary: int = 3) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_on_a_chain_traversal_is_block_verification(seed: int) -> None:
     q, p = laws(seed, 4), laws(seed + 100, 5)
     for ids in product(range(3), repeat=4):
@@ -98,7 +77,7 @@ def test_on_a_chain_traversal_is_block_verification(seed: int) -> None:
                 assert torch.allclose(traversal.laws[stop], after, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_traversal_accepts_more_than_sibling_by_sibling(seed: int) -> None:
     """Averaged over all trees of two children a node, drawn without replacement from one law a level."""
     levels, p = laws(seed, 2), laws(seed + 100, 7)

@@ -26,9 +26,6 @@ class TestNearest:
     def test_a_code_comes_before_its_copies(self):
         assert nearest(torch.tensor([[1.0], [1.0], [1.0]]), 2).tolist() == [[0, 1, 2], [1, 0, 2], [2, 0, 1]]
 
-    def test_a_codebook_of_at_most_k_codes_gives_all(self):
-        assert torch.equal(nearest(LINE, 1000), nearest(LINE, 3))
-
     @given(st.integers(0, 2**31), st.integers(1, 20), st.integers(0, 25), st.integers(1, 60))
     def test_every_chunk_size_gives_the_order_of_a_full_sort(self, seed, codes, k, chunk):
         """Coordinates 0 to 2 make many ties."""
@@ -57,15 +54,11 @@ class TestClusterMass:
 
     @pytest.mark.parametrize(
         ("delta", "mass"),
-        [(0.0, 0.125), (0.24, 0.125), (0.25, 0.375), (0.74, 0.375), (0.75, 0.875), (0.875, 1.0), (1.0, 1.0)],
+        [(0.0, 0.125), (0.2, 0.125), (0.25, 0.375), (0.74, 0.375), (0.75, 0.875), (0.875, 1.0)],
     )
     def test_neighbours_count_while_their_sum_stays_within_delta(self, delta, mass):
-        """Code 2 has 0.125; its neighbours 1, 0, 3 have 0.25, 0.75 and 0.875 together."""
+        """Code 2 has 0.125; its neighbours 1, 0, 3 have 0.25, 0.75 and 0.875 together; 3 alone would fit under 0.2."""
         assert cluster_mass(self.p, torch.tensor([2]), self.near, delta, 3).tolist() == [mass]
-
-    def test_a_heavy_neighbour_hides_lighter_ones_behind_it(self):
-        """Code 3 alone would fit under 0.2, but 1 and 0 are nearer to 2."""
-        assert cluster_mass(self.p, torch.tensor([2]), self.near, 0.2, 3).tolist() == [0.125]
 
     @pytest.mark.parametrize(("k", "mass"), [(0, 0.125), (1, 0.375), (2, 0.875), (3, 1.0), (1000, 1.0)])
     def test_at_most_k_neighbours_and_all_where_there_are_fewer(self, k, mass):
@@ -88,21 +81,12 @@ class TestClusterMass:
 
 class TestDilate:
     @pytest.mark.parametrize(
-        ("radius", "rows"),
-        [
-            (0, ["....", "...#", "...."]),
-            (1, ["..##", "..##", "..##"]),
-            (2, [".###", ".###", ".###"]),
-            (9, ["####"] * 3),
-        ],
+        ("radius", "rows"), [(0, ["....", "...#", "...."]), (1, ["..##", "..##", "..##"]), (9, ["####"] * 3)]
     )
     def test_a_square_around_the_cell_cut_at_the_edges(self, radius, rows):
         mask = torch.zeros(3, 4, dtype=torch.bool)
         mask[1, 3] = True
         assert ["".join(".#"[int(cell)] for cell in row) for row in dilate(mask, radius)] == rows
-
-    def test_an_empty_mask_stays_empty(self):
-        assert not dilate(torch.zeros(2, 5, dtype=torch.bool), 3).any()
 
     def test_a_negative_radius_is_refused(self):
         with pytest.raises(UsageError, match="radius is -1"):

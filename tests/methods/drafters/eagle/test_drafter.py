@@ -21,7 +21,6 @@ from stridebench.harness.plan import presets
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters.eagle import drafter as drafters
 from stridebench.methods.drafters.eagle.net import FeatureDrafterNet, rotate
-from stridebench.methods.drafters.eagle.published import FeatureNetShape
 from stridebench.methods.eagle1 import Eagle1
 from stridebench.methods.eagle2 import Eagle2
 from stridebench.methods.eagle3 import Eagle3
@@ -40,11 +39,6 @@ class TestADrafterThatIsTheTarget:
         """q is p at each node, so every draft is accepted."""
         steps = with_oracle(Eagle1(widths=(1, 1, 1)), Sampling(1.0)).steps
         assert sum(step.accepted for step in steps) == sum(step.drafted for step in steps) > 20
-
-    def test_another_drafter_has_rejections(self) -> None:
-        model = Tabular("tabular", {"vocabulary": 5, "context": 200})
-        steps = decode(Eagle2(depth=2, width=2, nodes=8), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
-        assert sum(step.accepted for step in steps) < sum(step.tested for step in steps)
 
 
 def cached_and_uncached_drafts(
@@ -65,7 +59,7 @@ def cached_and_uncached_drafts(
 
 
 class TestItsCache:
-    @pytest.mark.parametrize("steps", [0, 1, 6])
+    @pytest.mark.parametrize("steps", [0, 6])
     @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, EAGLE3_SHAPE)])
     def test_drafts_are_those_of_an_uncached_drafter(
         self, method: type[Eagle2], changes: dict[str, object], steps: int, tmp_path: Path
@@ -78,9 +72,8 @@ class TestItsCache:
         assert cached.tokens.tolist() == uncached.tokens.tolist()
         assert cached.explicit_parents.tolist() == uncached.explicit_parents.tolist()
 
-    @pytest.mark.parametrize("scale", ["1", "3"])
-    def test_drafts_are_those_of_an_uncached_drafter_under_guidance(self, scale: str, tmp_path: Path) -> None:
-        model = presets.load("embedded-image-8x8", "fp32").variant({"guidance": scale})
+    def test_drafts_are_those_of_an_uncached_drafter_under_guidance(self, tmp_path: Path) -> None:
+        model = presets.load("embedded-image-8x8", "fp32").variant({"guidance": "3"})
         folder = folder_for(model, tmp_path)
         prompt = (*model.encode("")[:1] * 3, *model.encode(""))
         cached, uncached = cached_and_uncached_drafts(
@@ -129,19 +122,13 @@ class TestWhatItReads:
     def test_ends_of_rows_are_drafted_where_they_are_forced(self) -> None:
         model = Tabular("tabular", {"vocabulary": 4, "grid": (3, 2, 3)})
         steps = decode(Eagle2(depth=2, width=1, nodes=3), run_on(model, Sampling(1.0), 9, (0, 1))).steps
-        assert sum(step.forced for step in steps) == 3
         assert sum(step.forced_drafted for step in steps) > 0
 
-    @pytest.mark.parametrize("room", [1, 2, 3, 40])
+    @pytest.mark.parametrize("room", [1, 3, 40])
     def test_a_tree_is_as_deep_as_the_remaining_room(self, room: int) -> None:
         model = Tabular("tabular", {"vocabulary": 4})
         step = decode(Eagle2(depth=5, width=2, nodes=50), run_on(model, Sampling(1.0), room, (0, 1))).steps[0]
         assert step.levels == min(6, room - 1)
-
-    def test_a_nearly_full_context_cuts_the_tree(self) -> None:
-        model = Tabular("tabular", {"vocabulary": 4, "context": 12})
-        run = run_on(model, Sampling(1.0), 40, (0, 1, 2))
-        assert len(decode(Eagle2(depth=5, width=3, nodes=50), run).tokens) == 9
 
     def test_a_tree_has_at_most_all_candidates(self) -> None:
         """width + (levels - 1) width^2 candidates."""
@@ -151,7 +138,7 @@ class TestWhatItReads:
 
 
 class TestRealNets:
-    @pytest.mark.parametrize(("method", "changes"), [(Eagle1, {}), (Eagle2, {}), (Eagle3, EAGLE3_SHAPE)])
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle1, {}), (Eagle3, EAGLE3_SHAPE)])
     def test_greedy_output_is_the_targets(
         self, method: type[Eagle1], changes: dict[str, object], tmp_path: Path
     ) -> None:
@@ -175,11 +162,6 @@ class TestRefused:
         folder = folder_for(tiny(), tmp_path)
         with pytest.raises(WeightsError, match=r"the drafter was trained for tiny .* and the target is"):
             decode(Eagle2(features=folder), run_on(tiny(seed=2), Sampling(0.0), 8))
-
-    def test_a_drafter_of_another_kind_is_refused(self, tmp_path: Path) -> None:
-        model = tiny()
-        with pytest.raises(WeightsError, match="holds a drafter of kind eagle1, and this method reads eagle3"):
-            decode(Eagle3(features=folder_for(model, tmp_path)), run_on(model, Sampling(0.0), 8))
 
     def test_a_drafter_without_guidance_is_refused_for_a_guided_target(self, tmp_path: Path) -> None:
         model = presets.load("embedded-image-8x8", "fp32")
@@ -208,24 +190,16 @@ def test_a_folder_without_a_drafter_is_refused(text: str, tmp_path: Path) -> Non
         FeatureDrafterNet.load(tmp_path)
 
 
-def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_shape_or_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     folder_for(tiny(), tmp_path)
-    net = FeatureDrafterNet.load(tmp_path)
-    FeatureDrafterNet(replace(net.shape, inner=8)).shape.write(tmp_path)
+    shape = FeatureDrafterNet.load(tmp_path).shape
+    replace(shape, inner=8).write(tmp_path)
     with pytest.raises(WeightsError, match="holds no feature drafter"):
         FeatureDrafterNet.load(tmp_path)
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    folder_for(tiny(), tmp_path)
+    shape.write(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = next(key for key, weight in weights.items() if weight.is_floating_point())
     weights[name].view(-1)[0] = float("inf")
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=f"{name} holds NaN or infinite numbers"):
         FeatureDrafterNet.load(tmp_path)
-
-
-def test_a_net_that_proposes_all_ids_has_no_head_of_its_own() -> None:
-    net = FeatureDrafterNet(FeatureNetShape("eagle1", 8, 2, 1, 16))
-    assert not any(name.startswith("unembed") for name, _ in net.named_parameters())

@@ -18,7 +18,7 @@ from stridebench.harness.core.cache import Window, resolve
 from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.loop import decode
 from stridebench.harness.core.sampling import Sampling
-from stridebench.harness.errors import UsageError, WeightsError, WeightsWarning
+from stridebench.harness.errors import WeightsError, WeightsWarning
 from stridebench.methods.autoregressive import Autoregressive
 from stridebench.methods.drafters import checkpoint
 from stridebench.methods.drafters.eagle import published
@@ -85,8 +85,8 @@ def test_one_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(own, expected @ tied.unembed.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("negative", [2, 3, 6])
-@pytest.mark.parametrize("cuts", [(8,), (5, 8), (2, 4, 8)])
+@pytest.mark.parametrize("negative", [2, 6])
+@pytest.mark.parametrize("cuts", [(8,), (2, 4, 8)])
 def test_the_branch_without_the_condition_reads_the_rows_of_the_targets(
     negative: int, cuts: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -146,39 +146,14 @@ def test_one_pass_of_p_eagle_is_that_of_the_reference(
         torch.testing.assert_close(read.logits[:, net.ids], reference.logits(expected[4:]), rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("changes", "stated", "message"),
-    [
-        ({"layers.1.mlp.up_proj.weight": None}, {}, r"lacks layers\.1\.mlp\.up_proj\.weight\. It"),
-        (
-            {"layers.1.hidden_norm.weight": torch.ones(32)},
-            {},
-            r"does not read, layers\.1\.hidden_norm\.weight",
-        ),
-        ({"layers.2.mlp.up_proj.weight": torch.ones(8)}, {}, r"does not read, layers\.2\.mlp\.up_proj\.weight"),
-        ({"mask_hidden": torch.ones(1, 1, 95)}, {}, r"has mask_hidden in the shape \(1, 1, 95\), not \(3, 32\)"),
-        ({"mask_hidden": None}, {}, "lacks mask_hidden"),
-        ({}, {"ptd_token_id": None}, "has mask_hidden, and its config.json no ptd_token_id or mask_token_id"),
-        ({}, {"layer_types": ["full_attention", "sliding_attention"]}, "has layer_types:"),
-    ],
-)
-def test_a_drafter_of_p_eagle_that_does_not_fit(
-    changes: dict[str, Any], stated: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    reference = Published("llama", kept=9, name="midlayer", num_hidden_layers=2, ptd_token_id=60)
-    reference.config |= stated
-    with pytest.raises(WeightsError, match=message):
-        FeatureDrafterNet.load(reference.save(tmp_path, **changes))
+def attend(query: Any, keys: Any, values: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
 
 
 def test_eagle3_reads_its_own_rows_as_the_reference_does(tmp_path: Path) -> None:
     reference = Published("llama", kept=9, name="midlayer")
     net = FeatureDrafterNet.load(reference.save(tmp_path))
     vectors, rows = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
-
-    def attend(query: Any, keys: Any, values: Any) -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
-
     out = net(vectors[None], rows[None, :, None], torch.arange(3), attend)[0]
     torch.testing.assert_close(out, reference(vectors, rows, fused=True), rtol=1e-4, atol=1e-5)
 
@@ -202,28 +177,19 @@ def test_rows_and_columns_rotate_as_in_llamagen() -> None:
     torch.testing.assert_close(rotate_cells(x, torch.arange(-3, 4), 2, 10000.0), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_drafter_of_lantern_for_llamagen_knows_its_grid(tmp_path: Path) -> None:
-    reference = Published("llama", input_type="t2i")
-    net = FeatureDrafterNet.load(reference.save(tmp_path))
-    assert net.shape.side == 16 and net.shape.branches == 2
-
-
 def test_one_pass_of_lanterns_drafter_for_llamagen_is_that_of_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three entries of a prompt, then the cells of two rows of a picture."""
     reference, places = Published("llama", input_type="t2i"), range(-3, 18)
     net = FeatureDrafterNet.load(reference.save(tmp_path))
+    assert net.shape.side == 16 and net.shape.branches == 2
     vectors, rows = torch.randn(2, len(places), 32, generator=torch.Generator().manual_seed(0))
 
     def rotated(query: torch.Tensor, keys: torch.Tensor, *table: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return complex_rotation(query, places, 16, 8), complex_rotation(keys, places, 16, 8)
 
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", rotated)
-
-    def attend(query: Any, keys: Any, values: Any) -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
-
     out = net(vectors[None], rows[None, :, None], torch.tensor(list(places)), attend)[0]
     torch.testing.assert_close(out, reference(vectors, rows), rtol=1e-4, atol=5e-5)
 
@@ -268,23 +234,41 @@ def test_our_net_has_the_published_layout(name: str, monkeypatch: pytest.MonkeyP
     assert net.shape.kind == ("eagle3" if eagle3 else "eagle1") and net.shape.kept == kept
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"midlayer.self_attn.k_proj.weight": None}, r"lacks midlayer\.self_attn\.k_proj\.weight\. It"),
-        ({"norm.weight": None, "fc.weight": None}, r"lacks fc\.weight, norm\.weight"),
-        ({"norm.weight": torch.ones(31)}, r"has norm\.weight in the shape \(31,\), not \(32,\)"),
-        ({"fc.weight": torch.ones(32, 64)}, r"has fc\.weight in the shape \(32, 64\), not \(32, 96\)"),
-        (
-            {f"extra.{n}": torch.ones(1) for n in range(12)},
-            r"does not read, extra\.0, (extra\.\d+, ){8}extra\.\d+ and 2 more",
-        ),
-    ],
-)
-def test_keys_that_do_not_fit_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = Published("llama", kept=9, name="midlayer").save(tmp_path, **changes)
+P_EAGLE_LAYERS = {"num_hidden_layers": 2, "ptd_token_id": 60}
+UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"midlayer.self_attn.k_proj.weight": None}, {}, r"lacks midlayer\.self_attn\.k_proj\.weight\. It"),
+    ({"norm.weight": None, "fc.weight": None}, {}, r"lacks fc\.weight, norm\.weight"),
+    ({"norm.weight": torch.ones(31)}, {}, r"has norm\.weight in the shape \(31,\), not \(32,\)"),
+    ({"fc.weight": torch.ones(32, 64)}, {}, r"has fc\.weight in the shape \(32, 64\), not \(32, 96\)"),
+    ({f"extra.{n}": torch.ones(1) for n in range(12)}, {}, r"read, extra\.0, (extra\.\d+, ){8}extra\.\d+ and 2 more"),
+    ({}, {"num_hidden_layers": 2}, "has 2 layers"),
+    ({}, {"num_attention_heads": "many"}, "config.json is of no published feature drafter"),
+    ({}, {"norm_output": False}, "norm_output: false"),
+    ({}, {"hidden_act": "gelu"}, "has hidden_act: 'gelu', and only drafters with 'silu' are computed here"),
+    ({}, {"eagle_config": {"use_aux_hidden_state": False}}, "has use_aux_hidden_state: False"),
+    ({"layers.1.mlp.up_proj.weight": None}, P_EAGLE_LAYERS, r"lacks layers\.1\.mlp\.up_proj\.weight\. It"),
+    ({"layers.1.hidden_norm.weight": torch.ones(32)}, P_EAGLE_LAYERS, r"read, layers\.1\.hidden_norm\.weight"),
+    ({"layers.2.mlp.up_proj.weight": torch.ones(8)}, P_EAGLE_LAYERS, r"read, layers\.2\.mlp\.up_proj\.weight"),
+    ({"mask_hidden": torch.ones(1, 1, 95)}, P_EAGLE_LAYERS, r"mask_hidden in the shape \(1, 1, 95\), not \(3, 32\)"),
+    ({"mask_hidden": None}, P_EAGLE_LAYERS, "lacks mask_hidden"),
+    (
+        {"mask_hidden": torch.ones(1, 1, 96)},
+        {},
+        "has mask_hidden, and its config.json no ptd_token_id or mask_token_id",
+    ),
+    ({}, {**P_EAGLE_LAYERS, "layer_types": ["full_attention", "sliding_attention"]}, "has layer_types:"),
+]
+
+
+@pytest.mark.parametrize(("changes", "stated", "message"), UNFIT)
+def test_tensors_and_settings_that_do_not_fit_are_named(
+    changes: dict[str, Any], stated: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made = P_EAGLE_LAYERS if stated.items() >= P_EAGLE_LAYERS.items() else {}
+    reference = Published("llama", kept=9, name="midlayer", **made)
+    reference.config |= stated
     with pytest.raises(WeightsError, match=message):
-        FeatureDrafterNet.load(folder)
+        FeatureDrafterNet.load(reference.save(tmp_path, **changes))
 
 
 def shards(folder: Path, kind: str) -> list[Path]:
@@ -309,10 +293,9 @@ def shards(folder: Path, kind: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", ["bin", "safetensors"])
-@pytest.mark.parametrize("kept", [0, 9])
-def test_a_drafter_in_several_files_is_the_same_drafter(kind: str, kept: int, tmp_path: Path) -> None:
+def test_a_drafter_in_several_files_is_the_same_drafter(kind: str, tmp_path: Path) -> None:
     """A user's upload of ``pytorch_model-00001-of-00002.bin`` and more; one that is not there is named."""
-    folder = Published("llama", kept=kept, name="midlayer" if kept else "layers.0").save(tmp_path)
+    folder = Published("llama", kept=9, name="midlayer").save(tmp_path)
     whole = FeatureDrafterNet.load(folder).state_dict()
     files = shards(folder, kind)
     again = FeatureDrafterNet.load(folder).state_dict()
@@ -320,23 +303,6 @@ def test_a_drafter_in_several_files_is_the_same_drafter(kind: str, kept: int, tm
     files[1].unlink()
     with pytest.raises(WeightsError, match=rf"{files[1].name} cannot be read as weights.*fetch it again"):
         FeatureDrafterNet.load(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_hidden_layers": 2}, "has 2 layers"),
-        ({"num_attention_heads": "many"}, "config.json is of no published feature drafter"),
-        ({"norm_output": False}, "norm_output: false"),
-        ({"hidden_act": "gelu"}, "has hidden_act: 'gelu', and only drafters with 'silu' are computed here"),
-        ({"eagle_config": {"use_aux_hidden_state": False}}, "has use_aux_hidden_state: False"),
-    ],
-)
-def test_a_configuration_that_is_not_read_says_why(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    reference = Published("llama", kept=9, name="midlayer")
-    reference.config |= changes
-    with pytest.raises(WeightsError, match=message):
-        FeatureDrafterNet.load(reference.save(tmp_path))
 
 
 GPT_OSS_20B = """architectures:LlamaForCausalLMEagle3 hidden_act:silu initializer_range:0.02 num_local_experts:16
@@ -398,24 +364,12 @@ def test_later_layers_for_multi_token_prediction_are_noted(name: str, later: str
         FeatureDrafterNet.load(layer.save(tmp_path / "two", **{later: torch.ones(2)}))
 
 
-@pytest.mark.parametrize("name", ["mtp", "layers.0"])
-def test_mtp_reads_layers_for_multi_token_prediction_alone(name: str, tmp_path: Path) -> None:
+def test_mtp_drafts_its_chain_a_token_a_pass(tmp_path: Path) -> None:
     model, greedy = tiny("fp32"), Sampling(0.0)
-    folder = str(Published("llama", name=name, **TARGET, **WIDE).save(tmp_path))
-    if name == "layers.0":
-        with pytest.raises(WeightsError, match="holds a drafter of kind eagle1, and this method reads mtp"):
-            decode(MultiTokenPrediction(folder), run_on(model, greedy, 8))
-        return
+    folder = str(Published("llama", name="mtp", **TARGET, **WIDE).save(tmp_path))
     decoded = decode(MultiTokenPrediction(folder, depth=2), run_on(model, greedy, 24))
     assert decoded.tokens == decode(Autoregressive(), run_on(model, greedy, 24)).tokens
     assert (decoded.steps[0].drafted, decoded.steps[0].draft_nfe) == (2, 2)
-
-
-@pytest.mark.parametrize(("changes", "message"), [({"depth": 0}, "depth is 0"), ({"policy": "p_min"}, "take conf")])
-@pytest.mark.parametrize(("name", "method"), [("mtp", MultiTokenPrediction), ("p_eagle", ParallelEagle)])
-def test_chains_without_drafts_are_refused(name: str, method: Any, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}: .*{message}"):
-        method(**changes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -428,24 +382,12 @@ def test_p_eagle_drafts_a_chain_in_one_pass(temperature: float, tmp_path: Path) 
     )  # fmt: skip
     method = ParallelEagle(str(drafter.save(tmp_path)), depth=5)
     assert method.taps == (1, 2, 5)
-    decoded = decode(method, run_on(model, sampling, 200))
+    decoded = decode(method, run_on(model, sampling, 130))
     drafts = [(step.drafted, step.draft_nfe) for step in decoded.steps]
     assert drafts[0] == (5, 1) and max(drafts) == (5, 1)
     assert [drafted for drafted, _ in drafts[-3:]] == sorted((drafted for drafted, _ in drafts[-3:]), reverse=True)
     if not temperature:
-        assert decoded.tokens == decode(Autoregressive(), run_on(model, sampling, 200)).tokens
-
-
-def test_p_eagle_reads_drafters_with_masks_alone(tmp_path: Path) -> None:
-    model = tiny("fp32")
-    plain = str(Published("llama", kept=9, name="midlayer", **TARGET, **WIDE).save(tmp_path / "plain"))
-    with pytest.raises(WeightsError, match="holds a drafter of kind eagle3, and this method reads p_eagle"):
-        decode(ParallelEagle(plain), run_on(model, Sampling(0.0), 8))
-    masked = Published("llama", kept=9, name="midlayer", ptd_token_id=61, **TARGET, **WIDE)
-    with pytest.raises(WeightsError, match="holds a drafter of kind p_eagle, and this method reads eagle3"):
-        decode(Eagle3(str(masked.save(tmp_path / "masked"))), run_on(model, Sampling(0.0), 8))
-    with pytest.raises(WeightsError, match="vocabulary of 62 ids, and tiny of 61"):
-        decode(ParallelEagle(str(tmp_path / "masked")), run_on(model, Sampling(0.0), 8))
+        assert decoded.tokens == decode(Autoregressive(), run_on(model, sampling, 130)).tokens
 
 
 TARGET = {"hidden_size": SIZES["hidden_size"], "vocab_size": 61}
@@ -469,16 +411,24 @@ def test_a_published_folder_drafts_for_a_method(eagle3: bool, tmp_path: Path) ->
     assert sum(step.drafted for step in decoded.steps) > 24
 
 
+EAGLE3 = {**TARGET, **WIDE, "kept": 9, "name": "midlayer"}
+
+
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("method", "how", "message"),
     [
-        ({"hidden_size": 32, "vocab_size": 61}, "reads rows of width 32, and those of tiny have 48"),
-        ({**TARGET, "vocab_size": 60, "own": True}, "vocabulary of 60 ids, and tiny of 61"),
-        ({**TARGET, "vocab_size": 90, "kept": 40, "name": "midlayer"}, "vocabulary of 79 ids, and tiny of 61"),
+        (Eagle2, {"hidden_size": 32, "vocab_size": 61}, "reads rows of width 32, and those of tiny have 48"),
+        (Eagle2, {**TARGET, "vocab_size": 60, "own": True}, "vocabulary of 60 ids, and tiny of 61"),
+        (Eagle3, {**EAGLE3, "vocab_size": 90, "kept": 40}, "vocabulary of 79 ids, and tiny of 61"),
+        (Eagle3, {**EAGLE3, "ptd_token_id": 61}, "holds a drafter of kind p_eagle, and this method reads eagle3"),
+        (ParallelEagle, {**EAGLE3, "ptd_token_id": 61}, "vocabulary of 62 ids, and tiny of 61"),
+        (ParallelEagle, EAGLE3, "holds a drafter of kind eagle3, and this method reads p_eagle"),
+        (MultiTokenPrediction, {**TARGET, **WIDE}, "holds a drafter of kind eagle1, and this method reads mtp"),
     ],
 )
-def test_a_drafter_of_another_target_is_refused(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_drafter_of_another_target_or_method_is_refused(
+    method: Any, how: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     folder = str(Published("llama", **how).save(tmp_path))
-    method = Eagle3(folder) if "kept" in how else Eagle2(folder)
     with pytest.raises(WeightsError, match=message):
-        decode(method, run_on(tiny("fp32"), Sampling(0.0), 8))
+        decode(method(folder), run_on(tiny("fp32"), Sampling(0.0), 8))

@@ -64,8 +64,9 @@ def tied(vocabulary: int = VOCABULARY, width: int = WIDTH) -> TiedEmbeddings:
     return TiedEmbeddings(torch.zeros(vocabulary, width), torch.zeros(vocabulary, width))
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("file", "layers"), [("medusa_lm_head.pt", 1), ("medusa_lm_head.safetensors", 2), ("model.safetensors", 1)]
+)
 def test_one_pass_is_that_of_the_release(file: str, layers: int, tmp_path: Path) -> None:
     modules = released(5, layers)
     heads = Heads.load(save(tmp_path, modules, file), tied)
@@ -147,7 +148,7 @@ class TestNets:
         cond, uncond = single(rows[:, :1]), single(rows[:, 1:])
         torch.testing.assert_close(heads(rows), uncond + 3 * (cond - uncond))
 
-    @pytest.mark.parametrize("settings", [{}, {"kept": 3}, {"own": True}, {"inner": 6, "layers": 2}])
+    @pytest.mark.parametrize("settings", [{"kept": 3}, {"own": True}, {"inner": 6, "layers": 2}])
     def test_loaded_heads_are_the_saved_ones(self, settings: dict[str, Any], tmp_path: Path) -> None:
         heads = random_heads(**settings)
         loaded = Heads.load(saved(heads, tmp_path), tied_embeddings(heads))
