@@ -187,7 +187,11 @@ def test_vllm_tells_ids_and_the_acceptance_of_a_request(answers: Answers) -> Non
     [
         (VLLM, (*VLLM_STREAM[:2], USAGE), None),
         (LlamaCpp, LLAMA_STREAM, AcceptanceCounts(drafted=5, accepted=1)),
-        (LlamaCpp, (*LLAMA_STREAM[:2], {**LLAMA_STREAM[2], "timings": {"predicted_n": 2}}), AcceptanceCounts(drafted=0, accepted=0)),
+        (
+            LlamaCpp,
+            (*LLAMA_STREAM[:2], {**LLAMA_STREAM[2], "timings": {"predicted_n": 2}}),
+            AcceptanceCounts(drafted=0, accepted=0),
+        ),
         (
             TensorRTLLM,
             (message("a"), message("b", "length", avg_decoded_tokens_per_iter=1.5), USAGE),

@@ -107,7 +107,7 @@ def test_limit_is_the_word_of_every_task_and_never_part_of_a_cell(tmp_path: Path
         planned("{name: digits, limit: 0}")
 
 
-@pytest.mark.parametrize("suite", ["quick", "embedded", "trees"])
+@pytest.mark.parametrize("suite", ["quick", "trees"])
 def test_a_label_as_a_table_prints_it_names_a_method(suite):
     labels = [
         cell.label for cell in expand(resolve.of_command(suite, resolve.Overrides())).cells if cell.role == "method"

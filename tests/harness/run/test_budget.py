@@ -98,12 +98,6 @@ class _Stopped(Stop):
         return None
 
 
-def test_a_budget_that_is_too_small_writes_nothing(tmp_path: Path, given_costs: list[Plan]) -> None:
-    with pytest.raises(UsageError, match="a budget of 2 s is too small for one cell"):
-        stridebench.run(**SUITE, budget=2, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_limit_takes_the_place_of_the_budget_of_a_suite(tmp_path: Path) -> None:
     suite = tmp_path / "mine.yaml"
     suite.write_text("{methods: [jacobi], backbones: [tabular], tasks: [tabular], budget: 1m, prove: false}")
