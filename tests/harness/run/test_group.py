@@ -45,7 +45,7 @@ def table(cell: SealedCell) -> Any:
 
 def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
     """8 prompts: batches of 3 end with one of 2, and one of 16 holds all."""
-    finished(tmp_path / "run", methods=["sjd", "speculative"], temperature=1, batch=[1, 3, 16])
+    finished(tmp_path / "run", methods=["sjd", "speculative"], temperature=1, batch=[1, 3, 16], max_new_tokens=4)
     cells = by_batch(Store.open(tmp_path / "run"))
     assert len(cells) == 3 * 4
     for name, cell in cells.items():

@@ -190,20 +190,21 @@ def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monke
     assert set(only(path)["fault"]) == {"other_tokenizer"}
 
 
-def test_closed_and_open_loops_keep_what_they_promise(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 4}], load={"concurrency": [1, 2], "rate": 200.0})
-    assert run(path).code == 0
-    by_load = {
-        cells(path).manifest.engines[name].load: cells(path).cell(name).requests for name in cells(path).engine_cells()
-    }
-    counted = {load: table[~table["warmup"]] for load, table in by_load.items()}
+def test_closed_and_open_loops_keep_what_they_promise_and_tell_the_speed_up_by_concurrency(tmp_path: Path) -> None:
+    load, tasks = {"concurrency": [1, 2], "rate": 200.0}, [{"name": "tabular", "limit": 4}]
+    path = suite(tmp_path, PLAIN, LOOKUP, tasks=tasks, load=load)
+    done = run(path)
+    assert done.code == 0 and "speed-up by concurrency: lookup over plain, T = 1" in done.out
+    assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
+    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "summary.md").read_text()
+    store = cells(path)
+    plain = {entry.load: name for name, entry in store.manifest.engines.items() if entry.label == "plain"}
+    tables = {load: store.cell(name).requests for load, name in plain.items()}
+    counted = {load: table[~table["warmup"]] for load, table in tables.items()}
     assert set(counted) == {"1", "2", "200/s"}
-    one = counted["1"].sort_values("sent_ns")
+    one, tokens = counted["1"].sort_values("sent_ns"), counted["1"]["tokens"].map(tuple).tolist()
     assert (one["sent_ns"].to_numpy()[1:] >= one["ended_ns"].to_numpy()[:-1]).all()
-    assert all(
-        (table["tokens"].map(tuple).tolist() == counted["1"]["tokens"].map(tuple).tolist())
-        for table in counted.values()
-    )
+    assert all(table["tokens"].map(tuple).tolist() == tokens for table in counted.values())
     due = counted["200/s"]["scheduled_ns"].astype(float).sort_values()
     assert due.notna().all() and due.diff().dropna().gt(0).all()
     assert (counted["200/s"]["sent_ns"] >= counted["200/s"]["scheduled_ns"].astype(float)).all()
@@ -403,14 +404,6 @@ def test_the_facade_runs_a_suite_of_engines_alone_and_says_when_one_stopped(tmp_
         facade_run(path, out=tmp_path / "run")
     stored = facade_run(path, out=tmp_path / "run", resume=True)
     assert stored.engines["n_ok"].tolist() == [2] and (~stored.requests["warmup"]).sum() == 2
-
-
-def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, LOOKUP, temperature=[0.0], load={"concurrency": [1, 2]}, reference=False)
-    done = run(path)
-    assert "speed-up by concurrency: lookup over plain, T = 0" in done.out
-    assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
-    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "summary.md").read_text()
 
 
 def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
