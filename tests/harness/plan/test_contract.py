@@ -16,11 +16,10 @@ from stridebench.harness.core.task import Task
 from stridebench.harness.errors import PluginError, PluginWarning
 from stridebench.harness.plan import contract
 from stridebench.harness.plan.cells import Plan, plugin_identity
-from stridebench.harness.plan.expand import expand
-from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.registry import METHODS, TASKS
 from tests.support.cli import refused, stride
 from tests.support.one_by_one import OneByOne, register
+from tests.support.runs import plan_of
 
 
 class NoMethod:
@@ -202,35 +201,23 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plan() -> Plan:
-    suite = {"name": "t", "backbones": ["tabular"], "tasks": [{"name": "tabular", "limit": 1}], "methods": METHOD_NAMES}
-    return expand(resolve_again(suite))
-
-
-METHOD_NAMES = ["packaged", "speculative"]
+    return plan_of(methods=["packaged", "speculative"])
 
 
 def test_every_python_file_counts_and_no_other(package: Path) -> None:
-    first = plugin_identity("packaged")
+    first, cells = plugin_identity("packaged"), [cell.id for cell in plan().cells]
     assert first is not None and len(first["sha256"]) == 64
     (package / "notes.txt").write_text("other")
     assert plugin_identity("packaged") == first
     (package / "inner" / "more.py").write_text("ONE = 2")
     assert plugin_identity("packaged") != first
-
-
-def test_a_method_of_ours_has_none(package: Path) -> None:
-    assert plugin_identity("speculative") is None
+    assert [cell.id for cell in plan().cells] == cells, "the id of a cell stays, so that a gate finds it"
 
 
 def test_the_key_of_a_run_and_the_cell_hold_it(package: Path) -> None:
+    """A method of ours has none."""
     manifest = plan().manifest()
     identity = plugin_identity("packaged")
     assert manifest["key"]["plugins"] == {"packaged": identity}
     stored = {cell["method"]: cell.get("plugin") for cell in manifest["cells"].values()}
     assert stored == {"autoregressive": None, "speculative": None, "packaged": identity}
-
-
-def test_the_id_of_a_cell_stays_so_that_a_gate_finds_it(package: Path) -> None:
-    before = [cell.id for cell in plan().cells]
-    (package / "inner" / "more.py").write_text("ONE = 3")
-    assert [cell.id for cell in plan().cells] == before

@@ -53,6 +53,13 @@ def run(path: Path, *words: object) -> Outcome:
     return stride("run", path, "--out", path.parent / "run", *words)
 
 
+def finished(folder: Path, *engines: dict[str, Any], code: int = 0, **more: Any) -> Path:
+    """The suite of a run to its end, which leaves this code."""
+    path = suite(folder, *engines, **more)
+    assert run(path).code == code
+    return path
+
+
 def rows(path: Path) -> dict[str, dict[str, Any]]:
     """The table of a run, by label and temperature."""
     document = run(path, "--resume", "--json").document
@@ -75,10 +82,8 @@ LOOKUP = {"label": "lookup", "plain": "plain"}
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of an engine and of the same one with drafts."""
-    path = suite(tmp_path_factory.mktemp("pair"), PLAIN, LOOKUP)
     with table_engine():
-        assert run(path).code == 0
-    return path.parent / "run"
+        return finished(tmp_path_factory.mktemp("pair"), PLAIN, LOOKUP).parent / "run"
 
 
 def test_a_run_without_methods_stores_requests_and_prints_the_table_once(tmp_path: Path) -> None:
@@ -139,8 +144,7 @@ def test_other_faults_are_rows_with_their_kind_and_the_run_goes_on(tmp_path: Pat
 
 
 def test_an_output_that_ends_early_is_a_fault_where_the_end_of_text_is_ignored(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "short": 1}, stop_at_eos=False)
-    assert run(path).code == 1
+    path = finished(tmp_path, {**PLAIN, "short": 1}, stop_at_eos=False, code=1)
     assert set(only(path)["fault"]) == {"ends_early"}
 
 
@@ -212,8 +216,7 @@ def test_closed_and_open_loops_keep_what_they_promise_and_tell_the_speed_up_by_c
 
 def test_the_same_tokens_as_the_plain_decode_are_the_strongest_verdict(tmp_path: Path) -> None:
     """At T = 0 the plain decode is made again in another batch, and the power of each check is told."""
-    path = suite(tmp_path, PLAIN, LOOKUP, temperature=[0.0, 1.0])
-    assert run(path).code == 0
+    path = finished(tmp_path, PLAIN, LOOKUP, temperature=[0.0, 1.0])
     table = rows(path)
     assert table["lookup T1"]["verdict"] == table["lookup T0"]["verdict"] == "same tokens"
     assert table["lookup T1"]["same"] == 1 and table["lookup T1"]["speedup"] > 0
@@ -242,8 +245,7 @@ LONG = {"tasks": [{"name": "tabular", "limit": 3}], "max_new_tokens": 24, "repet
 def test_a_speculation_is_broken_beside_a_right_plain_decode_alone(
     tmp_path: Path, of_all: dict[str, Any], of_drafts: dict[str, Any], code: int, plain: str, drafts: str
 ) -> None:
-    path = suite(tmp_path, {**PLAIN, **of_all}, {**LOOKUP, **of_all, **of_drafts, "stream": 1}, **LONG)
-    assert run(path).code == code
+    path = finished(tmp_path, {**PLAIN, **of_all}, {**LOOKUP, **of_all, **of_drafts, "stream": 1}, **LONG, code=code)
     table = rows_of_finished(path)
     assert (table["plain"], table["lookup"]) == (plain, drafts)
 
@@ -253,8 +255,7 @@ def test_greedy_differences_are_measured_by_how_far_the_plain_decode_departs(
     tmp_path: Path, slip: int, word: str
 ) -> None:
     entries = [{**PLAIN, "slip": slip}, {**LOOKUP, "slip": 4 if slip else 3}]
-    path = suite(tmp_path, *entries, temperature=[0.0], max_new_tokens=12, tasks=[{"name": "tabular", "limit": 6}])
-    assert run(path).code == 0
+    path = finished(tmp_path, *entries, temperature=[0.0], max_new_tokens=12, tasks=[{"name": "tabular", "limit": 6}])
     assert rows_of_finished(path)["lookup"] == word
 
 
@@ -265,8 +266,7 @@ def rows_of_finished(path: Path) -> dict[str, str]:
 
 
 def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "sharpen": 3.0}, **LONG)
-    assert run(path).code == 0
+    finished(tmp_path, {**PLAIN, "sharpen": 3.0}, **LONG)
     audited = stride("audit", tmp_path / "run")
     assert audited.code == 1 and "other weights or arithmetic" in audited.out
     (entry,) = stride("audit", tmp_path / "run", "--json").document["engines"]
@@ -309,8 +309,7 @@ def test_counters_that_cannot_be_read_are_a_note_and_stop_no_request(
 
 
 def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, LOOKUP, tasks=[{"name": "tabular", "limit": 8}])
-    assert run(path).code == 0
+    path = finished(tmp_path, PLAIN, LOOKUP, tasks=[{"name": "tabular", "limit": 8}])
     assert stride("run", path, "--out", tmp_path / "other").code == 0
     compared = stride("report", tmp_path / "other", "--against", tmp_path / "run", "--json").document
     rows = {(row["label"], row["metric"]): row for row in compared["rows"]}
@@ -407,8 +406,7 @@ def test_the_facade_runs_a_suite_of_engines_alone_and_says_when_one_stopped(tmp_
 
 
 def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
-    assert run(path).code == 0
+    path = finished(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
     store = cells(path)
     verdicts = {store.cell(name).meta.label: store.cell(name).meta.verdict for name in store.engine_cells()}
     assert verdicts["by chance"].verdict == "synthetic acceptance" and verdicts["by chance"].audit is None
@@ -469,8 +467,7 @@ def test_a_damaged_cell_is_one_message(pair: Path, tmp_path: Path) -> None:
 
 
 def test_the_key_of_a_run_holds_engines_and_not_their_addresses(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"name": "openai", "label": "there", "url": "http://127.0.0.1:9"}, reference=False)
-    assert run(path).code == 0
+    finished(tmp_path, PLAIN, {"name": "openai", "label": "there", "url": "http://127.0.0.1:9"}, reference=False)
     body = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [entry["label"] for entry in body["key"]["engines"]] == ["plain", "there"]
     assert "127.0.0.1" not in json.dumps(body["key"]["engines"])
