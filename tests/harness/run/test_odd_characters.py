@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from stridebench.harness.backbones.toy import Tabular
+from stridebench.harness.core.method import label
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import printable, printable_line
 from stridebench.harness.record.store import Store
@@ -165,6 +166,12 @@ def test_the_name_of_a_suite_makes_a_folder_whatever_it_holds(tmp_path: Path, mo
         assert_shown(outcome.out + outcome.err)
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("a-..-b-2J-")
+
+
+def test_a_label_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("OddLabel", (OddMethod,), {})
+    register(monkeypatch, METHODS, "odd_label", kind)
+    assert label(kind(ODD)) == f"odd_label word={SHOWN}"
 
 
 @pytest.mark.parametrize(
