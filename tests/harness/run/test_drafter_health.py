@@ -59,6 +59,8 @@ def test_a_drafter_with_a_stale_cache_is_named_with_what_it_costs(tmp_path: Path
         facts = cells[method]
         assert facts["drafter_tv"] > 10 * facts["drafter_tv_limit"]
         assert facts["drafter_acceptance"] != facts["drafter_acceptance_anew"]
+    flags = summarise(Store.open(tmp_path / "run")).set_index("method").loc["speculative", "flags"]
+    assert "drafts unlike one that reads the same text anew: total variation" in flags
 
 
 def test_a_stale_drafter_shows_at_temperature_zero(tmp_path: Path) -> None:
@@ -74,13 +76,6 @@ def test_a_row_of_a_batch_is_checked_as_a_decode_of_its_own(tmp_path: Path) -> N
     assert {key: alone[key] for key in alone.keys() - fingerprint} == pytest.approx(
         {key: batched[key] for key in batched.keys() - fingerprint}
     )
-
-
-def test_the_flag_of_a_stale_drafter_stands_beside_its_cell(tmp_path: Path) -> None:
-    with injected(STALE):
-        finished(tmp_path / "run", methods=list(DRAFTERS[:1]), **SIZES)
-    flags = summarise(Store.open(tmp_path / "run")).set_index("method").loc["speculative", "flags"]
-    assert "drafts unlike one that reads the same text anew: total variation" in flags
 
 
 def test_methods_without_a_drafter_say_why_they_are_not_checked(tmp_path: Path) -> None:
@@ -109,7 +104,7 @@ def test_a_method_that_fails_there_keeps_its_sample_and_has_a_reason(
 ) -> None:
     register(monkeypatch, METHODS, "fails_anew", FailsAnew)
     cells = finished(tmp_path / "run", methods=[{"name": "fails_anew", "drafter": "toy"}], isolation="none", **SIZES)
-    (cell,) = [cell for cell in cells.values() if cell.meta.method == "fails_anew"]
+    cell = next(cell for cell in cells.values() if cell.meta.method == "fails_anew")
     assert "not where I began" in cell.meta.drafter_reason and set(cell.samples["status"]) == {"ok"}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.expand import expand
 from stridebench.harness.plan.resolve import resolve_again
 from stridebench.harness.record.store import Store
@@ -49,6 +50,7 @@ MANY: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_fresh_process_runs_a_unit_of_a_dumped_suite(tmp_path: Path, stride_env: dict[str, str]) -> None:
     plan = plan_of(**SUITE)
     store = start(tmp_path / "run", plan)
@@ -139,9 +141,16 @@ def signalled(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def outputs(store: Store) -> dict[str, dict[tuple[str, int], tuple[int, ...]]]:
-    """Every output of a run that ended well, by cell."""
-    return {name: store.outputs(name) for name in store.cells()}
+def assert_as_serial(plan: Plan, store: Store, path: Path) -> None:
+    """No cell is missing or failed, and every output is that of a serial run."""
+    counts = summary(plan, store)
+    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
+    serial = start(path, plan)
+    with without_shape_checks():
+        executors.serial(plan, serial, Options())
+    assert {name: store.outputs(name) for name in store.cells()} == {
+        name: serial.outputs(name) for name in serial.cells()
+    }
 
 
 @pytest.mark.faults
@@ -166,12 +175,7 @@ def test_killed_workers_cost_no_cell(
     killer.join(1)
     assert killer.killed
     assert killer.niceness == os.getpriority(os.PRIO_PROCESS, 0), "Ray gives its workers less of the processor"
-    counts = summary(plan, store)
-    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
-    serial = start(tmp_path / "serial", plan)
-    with without_shape_checks():
-        executors.serial(plan, serial, Options())
-    assert outputs(store) == outputs(serial)
+    assert_as_serial(plan, store, tmp_path / "serial")
     assert any(store.meta(name).lost_workers for name in store.cells())
 
 
@@ -188,16 +192,11 @@ def test_a_killed_worker_beside_one_that_lives_costs_no_cell(tmp_path: Path, mon
     executors.EXECUTORS["ray"](plan, store, Options(executor=check("ray", {"workers": 2}), progress=said))
     killer.join(1)
     assert killer.killed and len(killer.survivors) == 1
-    counts = summary(plan, store)
-    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
     lost = [name for name in store.cells() if store.meta(name).lost_workers]
     again = [text for text in said.said if text.startswith("runs again: ")]
     assert len(lost) == len(again) == 1 and lost[0] in again[0]
     assert len(store.meta(lost[0]).lost_workers) == 1
-    serial = start(tmp_path / "serial", plan)
-    with without_shape_checks():
-        executors.serial(plan, serial, Options())
-    assert outputs(store) == outputs(serial)
+    assert_as_serial(plan, store, tmp_path / "serial")
 
 
 class Continues(Progress):

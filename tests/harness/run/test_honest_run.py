@@ -31,7 +31,7 @@ from stridebench.harness.proof.cases import cases_of
 from stridebench.harness.proof.distance import toy_drafter
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import METHODS, TASKS
-from stridebench.harness.run.scoring import checked_scores
+from stridebench.harness.run.scoring import checked_scores, checked_set_scores
 from tests.support.cli import Outcome, refused, stride
 from tests.support.faulty_methods import RaisesOnToys, WrongLate
 from tests.support.one_by_one import OneByOne, register
@@ -51,6 +51,17 @@ class Exits(OneByOne):
         if run.emitted == 2:
             sys.exit(0)
         return super().token(run, p)
+
+
+def task_of(**members: Any) -> type[Task]:
+    return type("Asked", (TASKS.get("tabular"),), members)
+
+
+def task_with(monkeypatch: pytest.MonkeyPatch, **members: Any) -> tuple[object, ...]:
+    """Return the words of a run of three prompts with a task of these members."""
+    register(monkeypatch, TASKS, "asked", task_of(**members))
+    task = ("--backbone", "tabular", "--task", "{name: asked, limit: 3}", "--max-new-tokens", 4, "-t", 0)
+    return (*task, "--json", "--set", "prove=false")
 
 
 def run(folder: Path, *methods: str, words: tuple[object, ...] = WORDS) -> tuple[Outcome, dict[str, Any]]:
@@ -74,8 +85,7 @@ def test_logits_that_are_not_finite_fail_the_sample_and_leave_no_verdict(
     assert "exact" not in stride("report", tmp_path / "run").out.partition("verdict:")[0]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("value", "temperature"), [(float("nan"), 0.0), (float("inf"), 1.0)])
 def test_every_method_fails_on_logits_that_are_not_finite_with_that_reason(
     monkeypatch: pytest.MonkeyPatch, value: float, temperature: float
 ) -> None:
@@ -186,16 +196,8 @@ def test_a_method_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monke
 
 
 def test_a_scorer_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class ExitsInScore(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        metrics = ("wrong",)
-
-        def score(self, *arguments: Any) -> dict[str, float]:
-            sys.exit(0)
-
-    assert issubclass(ExitsInScore, Task)
-    register(monkeypatch, TASKS, "exits_in_score", ExitsInScore)
-    words = ("--backbone", "tabular", "--task", "{name: exits_in_score, limit: 2}", "--max-new-tokens", 8, "--json")
-    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
+    words = task_with(monkeypatch, metrics=("wrong",), score=lambda *_: sys.exit(0))
+    outcome, cells = run(tmp_path / "run", "sjd", words=words)
     assert outcome.code == 1
     assert all(counted(cell)["error"].str.contains("scoring: SystemExit").all() for cell in cells.values())
 
@@ -221,107 +223,83 @@ def test_what_is_no_exception_fails_the_sample_too(tmp_path: Path, monkeypatch: 
     assert errors.str.startswith("Cancelled: (its message cannot be read: it raises RuntimeError)").all()
 
 
+def cancel(*_: object) -> None:
+    raise Cancelled
+
+
+NUMPY: Any = SetScore(np.float32(2), np.int64(3), low=np.float64(1), high=np.float64(4))  # type: ignore[arg-type]  # a plugin's
+
+
 @pytest.mark.parametrize(
-    ("score", "reason"),
+    ("score", "stored", "reason"),
     [
-        ("numpy", None),
-        ("text", "ContractError"),
-        ("infinite bound", "ContractError"),
-        ("unknown", "score_set names other; set_metrics: known"),
-        ("cancelled", "scoring: Cancelled"),
+        (lambda *_: {"known": NUMPY}, (2.0, 3, 1.0, 4.0), ""),
+        (cancel, (None, 3, None, None), "scoring: Cancelled"),
     ],
 )
-def test_scores_of_a_set_are_plain_finite_numbers_or_have_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: str, reason: str | None
+def test_scores_of_a_set_are_plain_numbers_or_have_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: Any, stored: tuple[object, ...], reason: str
 ) -> None:
-    answers: dict[str, dict[str, Any]] = {
-        "numpy": {"known": SetScore(np.float32(2), np.int64(3), low=np.float64(1), high=np.float64(4))},  # type: ignore[arg-type]  # a plugin's
-        "text": {"known": SetScore("a", 1)},  # type: ignore[arg-type]
-        "infinite bound": {"known": SetScore(1.0, 1, low=float("-inf"))},
-        "unknown": {"other": SetScore(1.0, 1)},
-    }
-
-    class Scores(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        set_metrics = ("known",)
-
-        def score_set(self, outputs: object) -> dict[str, SetScore]:
-            if score == "cancelled":
-                raise Cancelled
-            return answers[score]
-
-    register(monkeypatch, TASKS, "scores", Scores)
-    words = ("--backbone", "tabular", "--task", "{name: scores, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
-    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
-    assert "Traceback" not in outcome.err
-    stored = cells["sjd T=0"].meta.set_scores["known"]
-    if reason is None:
-        assert (stored.value, stored.n, stored.low, stored.high) == (2.0, 3, 1.0, 4.0)
-        assert outcome.code == 0
-    else:
-        assert stored.value is None and reason in stored.reason, stored
-        assert outcome.code == 1 and f"no known of {cells['sjd T=0'].meta.cell}: scoring: " in outcome.err
+    words = task_with(monkeypatch, set_metrics=("known",), score_set=score)
+    outcome, cells = run(tmp_path / "run", "sjd", words=words)
+    assert outcome.code == bool(reason) and "Traceback" not in outcome.err
+    known = cells["sjd T=0"].meta.set_scores["known"]
+    assert (known.value, known.n, known.low, known.high) == stored and reason in known.reason
+    assert (f"no known of {cells['sjd T=0'].meta.cell}: scoring: " in outcome.err) == bool(reason)
 
 
-class Rearranges(OneByOne):
-    """It changes what a process shares, in every step, and prints."""
+def test_what_methods_and_tasks_change_in_the_process_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative folder is that of the start, whatever a task changes while it is planned."""
 
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        token = super().token(run, p)
-        if run.room == 1:  # behind the last pass: one with other threads is refused
-            torch.set_num_threads(2)
+    def change(what: str) -> None:
         torch.set_default_dtype(torch.float64)
         os.chdir("/")
-        print("a plugin prints")
+        print(f"{what} prints")
         sys.stdout = io.StringIO()
-        return token
 
+    class Rearranges(OneByOne):
+        def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+            token = super().token(run, p)
+            if run.room == 1:  # behind the last pass: one with other threads is refused
+                torch.set_num_threads(2)
+            change("a method")
+            return token
 
-def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prompts(task: Task) -> Any:
+        change("a task")
+        return TASKS.get("tabular").prompts(task)
+
+    def score(*_: object) -> dict[str, float]:
+        torch.set_num_threads(2)
+        change("a scorer")
+        return {"right": 1.0}
+
+    def score_set(*_: object) -> dict[str, SetScore]:
+        torch.set_num_threads(2)
+        change("a scorer of sets")
+        return {"known": SetScore(1.0, 3)}
+
     register(monkeypatch, METHODS, "rearranges", Rearranges)
+    scorers = {"metrics": ("right",), "set_metrics": ("known",), "score": score, "score_set": score_set}
+    words = task_with(monkeypatch, prompts=prompts, **scorers)
     monkeypatch.chdir(tmp_path)
     before = (torch.get_num_threads(), torch.get_default_dtype())
-    outcome, cells = run(Path("run"), "rearranges", "sjd", words=UNPROVED)
-    assert (torch.get_num_threads(), torch.get_default_dtype()) == before
-    assert Path.cwd() == tmp_path
-    assert (outcome.document["done"], outcome.document["failed"]) == (3, 0)
+    outcome, cells = run(Path("run"), "rearranges", "sjd", words=words)
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == before and Path.cwd() == tmp_path
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (0, 3, 0)
     assert outcome.document["run"] == str(tmp_path / "run")
-    assert "a plugin prints" in outcome.err
-    assert len(cells) == 3
+    assert all(f"{what} prints" in outcome.err for what in ("a method", "a task", "a scorer", "a scorer of sets"))
+    assert all(cell.meta.set_scores["known"].value == 1.0 for cell in cells.values())
 
 
 def test_ids_of_numpy_and_scores_that_no_plot_holds_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Extreme(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        metrics = ("huge",)
-
-        def prompts(self) -> Any:
-            return (Prompt("a", tokens=np.array([0, 1])), Prompt("b", tokens=(np.int64(1),)))  # type: ignore[arg-type]
-
-        def score(self, *arguments: Any) -> dict[str, float]:
-            return {"huge": 1e308}
-
-    register(monkeypatch, TASKS, "extreme", Extreme)
-    words = ("--backbone", "tabular", "--task", "extreme", "--max-new-tokens", 4, "-t", 0, "--json")
-    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
+    ids = (Prompt("a", tokens=np.array([0, 1])), Prompt("b", tokens=(np.int64(1),)))  # type: ignore[arg-type]
+    members = {"metrics": ("huge",), "prompts": lambda *_: ids, "score": lambda *_: {"huge": 1e308}}
+    outcome, cells = run(tmp_path / "run", "sjd", words=task_with(monkeypatch, **members))
     assert outcome.code == 0, outcome.err
     assert len(counted(cells["sjd T=0"])) == 2
-
-
-def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it_is_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Leaves(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        def prompts(self) -> Any:
-            os.chdir("/")
-            torch.set_default_dtype(torch.float16)
-            return super().prompts()
-
-    register(monkeypatch, TASKS, "leaves", Leaves)
-    monkeypatch.chdir(tmp_path)
-    words = ("--backbone", "tabular", "--task", "{name: leaves, limit: 1}", "--max-new-tokens", 4, "--json", "-t", 0)
-    outcome = stride("run", "--method", "sjd", *words, "--set", "prove=false", "--out", "here")
-    assert outcome.code == 0, outcome.err
-    assert (tmp_path / "here" / "manifest.json").exists() and not Path("/here").exists()
-    assert Path.cwd() == tmp_path and torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -348,12 +326,21 @@ def test_a_relative_folder_is_that_of_the_start_whatever_a_task_changes_while_it
 )
 def test_a_score_that_is_no_number_is_refused_with_what_it_is(answer: object, reason: str) -> None:
     """`test_where_one_output_has_no_score_there_is_no_mean_of_the_rest` has such a one in a run."""
-
-    class ScoresBadly(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        metrics = ("right",)
-
     with pytest.raises(ContractError, match=re.escape(reason)):
-        checked_scores(ScoresBadly(), answer)
+        checked_scores(task_of(metrics=("right",))(), answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"known": SetScore("a", 1)}, "returned 'a' for 'known', not a finite number"),  # type: ignore[arg-type]
+        ({"known": SetScore(1.0, 1, low=float("-inf"))}, "returned -inf for 'known', not a finite number"),
+        ({"other": SetScore(1.0, 1)}, "score_set names other; set_metrics: known"),
+    ],
+)
+def test_a_score_of_a_set_that_is_no_number_is_refused(answer: object, reason: str) -> None:
+    with pytest.raises(ContractError, match=re.escape(reason)):
+        checked_set_scores(task_of(set_metrics=("known",))(), answer, 1)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +350,7 @@ def test_a_score_that_is_no_number_is_refused_with_what_it_is(answer: object, re
         ([Prompt("a", tokens=(0,)), Prompt("a", tokens=(1,))], "gives one id to several prompts: a"),
         (None, "returned NoneType instead of a sequence of Prompt"),
         (["text"], "returned list instead of a sequence of Prompt"),
-        (KeyError("column"), "the task asks_badly could not make its prompts: KeyError: 'column'"),
+        (KeyError("column"), "the task asked could not make its prompts: KeyError: 'column'"),
         ((Prompt("a", tokens=(0,), category=5),), "the category of a is 5, not a text"),  # type: ignore[arg-type]
         ((Prompt("a", tokens=(0.5,)),), "the tokens of a are not whole numbers"),  # type: ignore[arg-type]
         ((Prompt("a", tokens=(-1,)),), "a has the token -1; ids start at 0"),
@@ -372,15 +359,13 @@ def test_a_score_that_is_no_number_is_refused_with_what_it_is(answer: object, re
 def test_prompts_that_cannot_be_run_end_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: object, reason: str
 ) -> None:
-    class AsksBadly(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        def prompts(self) -> Any:
-            if isinstance(answer, KeyError):
-                raise answer
-            return answer
+    def prompts(task: Task) -> Any:
+        if isinstance(answer, KeyError):
+            raise answer
+        return answer
 
-    register(monkeypatch, TASKS, "asks_badly", AsksBadly)
-    words = ("--method", "sjd", "--backbone", "tabular", "--task", "asks_badly", "--out", tmp_path / "run")
-    assert reason in refused("run", *words)
+    words = task_with(monkeypatch, prompts=prompts)
+    assert reason in refused("run", "--method", "sjd", *words, "--out", tmp_path / "run")
 
 
 def test_a_resumed_run_has_one_line_a_cell_in_its_history(tmp_path: Path) -> None:
@@ -437,26 +422,6 @@ def test_a_pipe_in_a_run_folder_does_not_hang(tmp_path: Path) -> None:
     assert "is not a regular file" in refused("report", tmp_path / "run")
 
 
-def scored_by(
-    monkeypatch: pytest.MonkeyPatch, path: Path, one: Any, together: Any = None, words: tuple[Any, ...] = ()
-) -> tuple[Outcome, dict[str, Any]]:
-    """A run of three prompts with a task's own scorers."""
-
-    class Asked(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
-        metrics = ("right",)
-        set_metrics = ("known", "other") if together else ()
-
-        def score(self, prompt: Prompt, *arguments: Any) -> Any:
-            return one(prompt)
-
-        def score_set(self, outputs: Any) -> Any:
-            return together(outputs)
-
-    register(monkeypatch, TASKS, "asked", Asked)
-    task = ("--backbone", "tabular", "--task", "{name: asked, limit: 3}", "--max-new-tokens", 4, "-t", 0, "--json")
-    return run(path, "sjd", words=(*task, "--set", "prove=false", *words))
-
-
 def test_where_one_output_has_no_score_there_is_no_mean_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,10 +431,12 @@ def test_where_one_output_has_no_score_there_is_no_mean_of_the_rest(
         seen.append(prompt.id)
         return {"right": 1.0} if len(set(seen)) != 2 else {"wrong": 1.0}
 
-    def together(outputs: Any) -> dict[str, SetScore]:
+    def together(*_: object) -> None:
         pytest.fail("the rest is scored together")
 
-    outcome, cells = scored_by(monkeypatch, tmp_path / "run", score, together)
+    sets = {"set_metrics": ("known", "other"), "score_set": together}
+    words = task_with(monkeypatch, metrics=("right",), score=lambda task, prompt, *_: score(prompt), **sets)
+    outcome, cells = run(tmp_path / "run", "sjd", words=words)
     assert (outcome.code, outcome.document["failed"]) == (1, 2)
     for cell in cells.values():
         reasons = {score.reason for score in cell.meta.set_scores.values()}
@@ -482,10 +449,9 @@ def test_where_one_output_has_no_score_there_is_no_mean_of_the_rest(
 def test_a_score_of_a_set_that_is_left_out_has_that_as_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def together(outputs: Any) -> dict[str, SetScore]:
-        return {"known": SetScore(2.0, 3)}
-
-    outcome, cells = scored_by(monkeypatch, tmp_path / "run", lambda prompt: {"right": np.bool_(True)}, together)
+    sets = {"set_metrics": ("known", "other"), "score_set": lambda *_: {"known": SetScore(2.0, 3)}}
+    words = task_with(monkeypatch, metrics=("right",), score=lambda *_: {"right": np.bool_(True)}, **sets)
+    outcome, cells = run(tmp_path / "run", "sjd", words=words)
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
     for cell in cells.values():
         stored = cell.meta.set_scores
@@ -505,40 +471,15 @@ def test_a_scorer_that_hangs_in_the_runs_process_passes_the_limit(
                 time.sleep(60)
 
     before = signal.getsignal(signal.SIGALRM)
-    scorers = (lambda prompt: {"right": 0.5}, hang) if of_set else (hang,)
-    words = ("--set", "sample_limit_s=0.05", "--limit", 1)
-    outcome, cells = scored_by(monkeypatch, tmp_path / "run", *scorers, words=words)
+    scorers = {"score": lambda *_: {"right": 0.5}, "score_set": hang} if of_set else {"score": hang}
+    words = task_with(monkeypatch, metrics=("right",), set_metrics=("known",) if of_set else (), **scorers)
+    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "sample_limit_s=0.05", "--limit", 1))
     assert (outcome.code, outcome.document["failed"]) == (1, 0 if of_set else 2)
     reason = f"scoring: TimeLimitPassed: passed the limit of {limit} (sample_limit_s: 0.05)"
     for cell in cells.values():
         told = cell.meta.set_scores["known"].reason if of_set else counted(cell)["error"].iloc[0]
         assert told.startswith(reason)
     assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
-def test_what_a_scorer_changes_in_the_process_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(*arguments: Any) -> None:
-        print("a scorer prints")
-        os.chdir("/")
-        torch.set_default_dtype(torch.float16)
-        torch.set_num_threads(2)
-        sys.stdout = io.StringIO()
-
-    def score(prompt: Prompt) -> dict[str, float]:
-        change()
-        return {"right": 1.0}
-
-    def together(outputs: Any) -> dict[str, SetScore]:
-        change()
-        return {name: SetScore(1.0, 3) for name in ("known", "other")}
-
-    monkeypatch.chdir(tmp_path)
-    before = (torch.get_num_threads(), torch.get_default_dtype())
-    outcome, cells = scored_by(monkeypatch, Path("run"), score, together)
-    assert (outcome.code, outcome.document["run"]) == (0, str(tmp_path / "run"))
-    assert "a scorer prints" in outcome.err
-    assert (torch.get_num_threads(), torch.get_default_dtype()) == before and Path.cwd() == tmp_path
-    assert all(cell.meta.set_scores["other"].value == 1.0 for cell in cells.values())
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyError("column"), Cancelled()])

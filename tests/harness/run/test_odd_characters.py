@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,20 @@ class OddTask(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at r
         return {}
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run whose prompts, categories, outputs, labels and parameters hold odd characters."""
-    register(monkeypatch, METHODS, "odd_method", OddMethod)
-    register(monkeypatch, TASKS, "odd_task", OddTask)
-    monkeypatch.setattr(Tabular, "decode", lambda self, tokens: ODD)
+    path = tmp_path_factory.mktemp("odd") / "run"
     method = r'{name: odd_method, word: "\e[2J\0\L[/red]$a_{$|\n<&>"}'
     task = r'{name: odd_task, word: "\e[2J\0\L"}'
-    outcome = stride("run", "--method", method, "--method", "sjd", "--task", task, *WORDS, "--out", tmp_path / "run")
-    assert outcome.code == 0, outcome
-    assert_shown(outcome.out + outcome.err)
-    return tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch, METHODS, "odd_method", OddMethod)
+        register(patch, TASKS, "odd_task", OddTask)
+        patch.setattr(Tabular, "decode", lambda self, tokens: ODD)
+        outcome = stride("run", "--method", method, "--method", "sjd", "--task", task, *WORDS, "--out", path)
+        assert outcome.code == 0, outcome
+        assert_shown(outcome.out + outcome.err)
+        yield path
 
 
 def assert_shown(text: str) -> None:
@@ -165,13 +168,10 @@ def test_the_name_of_a_suite_makes_a_folder_whatever_it_holds(tmp_path: Path, mo
     assert folder.name.startswith("a-..-b-2J-")
 
 
-def test_a_label_is_one_line() -> None:
-    method = OddMethod(ODD)
-    METHODS._items["odd_label"] = OddMethod
-    try:
-        assert label(method) == f"odd_label word={SHOWN}"
-    finally:
-        del METHODS._items["odd_label"]
+def test_a_label_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("OddLabel", (OddMethod,), {})
+    register(monkeypatch, METHODS, "odd_label", kind)
+    assert label(kind(ODD)) == f"odd_label word={SHOWN}"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from stridebench.harness.core.clock import CpuClock, Stamp
 from stridebench.harness.core.costs import Passes
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.errors import StoreError
+from stridebench.harness.plan.cells import Plan
 from stridebench.harness.record.store import Store
 from stridebench.harness.run import passes
 from stridebench.harness.run.executors import serial
@@ -48,6 +49,15 @@ def two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+def stopped_run(path: Path) -> tuple[Plan, Store]:
+    """A run that stops after its first decode."""
+    plan = plan_of(**SUITE)
+    store = start(path, plan)
+    with pytest.raises(StoreError, match="stop here"):
+        serial(plan, store, Options(progress=Stop(1)))
+    return plan, store
 
 
 def measured_with(time: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch, path: Path) -> Passes:
@@ -107,10 +117,7 @@ def test_a_later_run_reads_what_was_measured_and_a_resumed_one_keeps_its_own(
     first = measured_with(lambda threads, rows: rows / threads, monkeypatch, tmp_path / "first")
     assert measured_with(never, monkeypatch, tmp_path / "second") == first
 
-    plan = plan_of(**SUITE)
-    store = start(tmp_path / "stopped", plan)
-    with pytest.raises(StoreError, match="stop here"):
-        serial(plan, store, Options(progress=Stop(1)))
+    plan, store = stopped_run(tmp_path / "stopped")
     for file in (tmp_path / "cache").rglob("*passes*.json"):
         file.unlink()
     serial(plan, store, Options())
@@ -149,10 +156,7 @@ def test_a_run_of_a_version_that_chose_no_threads_goes_on_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "timed_pass", given(lambda threads, rows: float(rows * threads)))
-    plan = plan_of(**SUITE)
-    store = start(tmp_path / "run", plan)
-    with pytest.raises(StoreError, match="stop here"):
-        serial(plan, store, Options(progress=Stop(1)))
+    plan, store = stopped_run(tmp_path / "run")
     (tmp_path / "run" / "passes" / f"tabular-{DTYPE}.json").unlink()
     serial(plan, store, Options())
     assert not any(cell.meta.threads for cell in by_label(store).values())
@@ -180,18 +184,11 @@ class Ticks(CpuClock):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_pass_is_timed_by_the_clock_it_is_given(masked: bool) -> None:
+def test_a_pass_is_timed_by_the_clock_it_is_given_with_each_number_of_threads(two_threads: None, masked: bool) -> None:
     backbone = MaskedTabular("masked", {"vocabulary": 3}) if masked else Tabular("tabular", {"vocabulary": 3})
     with torch.inference_mode():
         one = passes.timed_pass(backbone, Prompt("", tokens=(1, 2)), Ticks())
         assert [one(1), one(8)] == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_pass_is_timed_with_each_number_of_threads(two_threads: None, masked: bool) -> None:
-    backbone = MaskedTabular("masked", {"vocabulary": 3}) if masked else Tabular("tabular", {"vocabulary": 3})
-    with torch.inference_mode():
-        one = passes.timed_pass(backbone, Prompt("", tokens=(1, 2)), Ticks())
         assert passes.times_by_threads(one, (1, 2)) == ((1, 1.0), (2, 1.0))
 
 
@@ -204,21 +201,24 @@ def test_the_cached_file_is_json(tmp_path: Path) -> None:
     assert passes.read_passes(file) is None
 
 
-def test_the_line_compares_threads_by_one_table_and_windows_by_another() -> None:
-    measured = Passes(1, ((1, 3.0), (2, 2.9)), ((1, 4.0), (16, 8.0)), {}, False)
-    assert passes.describe("model", measured) == (
-        "model: 1 thread, 3 ms a pass (2: 2.9 ms); on this machine a window of 16 costs 2.0 passes: SCR must exceed 2.0"
-    )
-    short = Passes(2, ((2, 2.9),), ((1, 4.0), (4, 8.0)), {}, False)
-    assert passes.describe("model", short) == "model: 2 threads, 2.9 ms a pass"
+SLOWER = "fewer threads are faster for this model: leave threads out of the suite"
 
 
-def test_too_many_threads_are_said() -> None:
-    many = Passes(8, ((1, 1.0), (8, 16.8)), (), {}, False)
-    assert passes.describe("model", many) == (
-        "model: 8 threads, 16.8 ms a pass (1: 1 ms); fewer threads are faster for this model: leave threads out of the "
-        "suite"
-    )
+@pytest.mark.parametrize(
+    ("threads", "by_threads", "rows", "line"),
+    [
+        (
+            *(1, ((1, 3.0), (2, 2.9)), ((1, 4.0), (16, 8.0))),
+            "1 thread, 3 ms a pass (2: 2.9 ms); on this machine a window of 16 costs 2.0 passes: SCR must exceed 2.0",
+        ),
+        (2, ((2, 2.9),), ((1, 4.0), (4, 8.0)), "2 threads, 2.9 ms a pass"),
+        (8, ((1, 1.0), (8, 16.8)), (), f"8 threads, 16.8 ms a pass (1: 1 ms); {SLOWER}"),
+    ],
+)
+def test_the_line_compares_threads_by_one_table_and_windows_by_another(
+    threads: int, by_threads: Any, rows: Any, line: str
+) -> None:
+    assert passes.describe("model", Passes(threads, by_threads, rows, {}, False)) == f"model: {line}"
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -40,6 +40,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
     [
         ("smollm2-135m:weights=int4", "smollm2-135m"),
         ("smollm2-135m:attn=eager,weights=int8", "smollm2-135m:attn=eager"),
+        ("smollm2-135m:weights=nf4", "smollm2-135m"),
         ("smollm2-135m", None),
         ("smollm2-135m:weights=full", None),
         ("hub:org/name:weights=int4", "hub:org/name"),
@@ -75,10 +76,6 @@ def test_a_type_in_which_rounded_weights_gain_nothing_is_said(
 ) -> None:
     cell = replace(cell_of(METHODS.get("prompt_lookup")(), backbone, 8), dtype=dtype)
     assert any("which gains no speed" in line for line in notes([cell], device)) == said
-
-
-def test_the_format_that_memory_alone_gains_from_is_one_too() -> None:
-    assert unquantised("smollm2-135m:weights=nf4") == "smollm2-135m"
 
 
 def test_fewer_bits_move_the_distributions_further() -> None:

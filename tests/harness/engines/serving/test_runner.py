@@ -44,33 +44,28 @@ def test_the_shipped_suite_skips_every_engine_that_is_not_installed(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("entry", "reason"),
+    ("entry", "command", "reason"),
     [
-        ({"name": "openai", "url": NOWHERE}, "nothing answers at http://127.0.0.1:9"),
-        ({"name": "openai", "url": "there"}, "not the address of a server"),
-        ({"name": "vllm", "serve": "FILE"}, "there is no program no-such-program"),
-        ({"name": "vllm", "serve": "MODULE"}, "has no module no_such_module"),
+        ({"name": "openai", "url": NOWHERE}, [], "nothing answers at http://127.0.0.1:9"),
+        ({"name": "openai", "url": "there"}, [], "not the address of a server"),
+        ({"name": "vllm"}, ["no-such-program"], "there is no program no-such-program"),
+        ({"name": "vllm"}, ["python", "-m", "no_such_module.server"], "has no module no_such_module"),
+        ({"name": "vllm"}, ["python", "-m", "http.server"], None),
     ],
 )
-def test_each_reason_why_an_entry_cannot_start_is_told(tmp_path: Path, entry: dict[str, Any], reason: str) -> None:
-    commands = {"FILE": ["no-such-program"], "MODULE": ["python", "-m", "no_such_module.server"]}
-    for name, command in commands.items():
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"engine": "vllm", "command": command}))
-    if entry.get("serve") in commands:
-        entry = {**entry, "serve": str(tmp_path / f"{entry['serve']}.yaml")}
+def test_each_reason_why_an_entry_cannot_start_is_told(
+    tmp_path: Path, entry: dict[str, Any], command: list[str], reason: str | None
+) -> None:
+    if command:
+        (tmp_path / "server.yaml").write_text(yaml.safe_dump({"engine": "vllm", "command": command}))
+        entry = {**entry, "serve": str(tmp_path / "server.yaml")}
     path = suite(tmp_path, entry, reference=False)
     (told,) = stride("run", path, "--dry-run", "--json").document["engines"]
+    if reason is None:
+        assert told["skip"] is None and shutil.which("python")
+        return
     assert reason in told["skip"]
     assert f"nothing to run; {entry['name']}: " in refused("run", path, "--out", tmp_path / "run")
-
-
-def test_a_server_that_is_started_by_a_python_module_needs_that_module(tmp_path: Path) -> None:
-    (tmp_path / "server.yaml").write_text(
-        yaml.safe_dump({"engine": "vllm", "command": ["python", "-m", "http.server"]})
-    )
-    path = suite(tmp_path, {"name": "vllm", "serve": str(tmp_path / "server.yaml")}, reference=False)
-    python = shutil.which("python")
-    assert python is not None and stride("run", path, "--dry-run", "--json").document["engines"][0]["skip"] is None
 
 
 def test_cells_of_engines_that_run_are_counted_and_timed(tmp_path: Path) -> None:

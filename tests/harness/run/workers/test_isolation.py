@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from tests.support.runs import by_label, counted
 
 PLUGIN = Path(__file__).resolve().parents[3] / "plugins" / "bad_day"
 WORDS = ("--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 4, "--json")
+UNPROVED = ("--set", "isolation=process", "--set", "prove=false")
+JACOBI = ("--method", "jacobi", *UNPROVED)
 
 
 @pytest.fixture()
@@ -127,59 +130,6 @@ def test_a_cell_in_which_two_runs_ended_is_not_started_again(
     assert error == ("2 runs ended while this method warmed up on tabular/0 (repetition 0), so it is not started again")
 
 
-class RunEnds(BaseException):
-    """The run is killed: nothing of it goes on."""
-
-
-def killed_at(monkeypatch: pytest.MonkeyPatch, request: int) -> None:
-    """Kill the run at a worker's request of this number, as far as the store can tell: the mark stays."""
-    asked: list[str] = []
-
-    class Killed(InThisProcess):
-        def ask(self, request_: Any, limit: isolation.Limit | None) -> Any:
-            asked.append(request_.cell)
-            if len(asked) > request:
-                monkeypatch.setattr(RunNotes, "unmark_started", lambda *_: None)
-                monkeypatch.setattr(RunNotes, "mark_started", lambda *_: None)
-                raise RunEnds
-            return super().ask(request_, limit)
-
-    monkeypatch.setattr(isolation, "Worker", Killed)
-
-
-@pytest.mark.parametrize(("requests", "failed"), [((0, 0), 2), ((1, 2), 1)])
-def test_a_killed_run_starts_its_isolated_cell_again_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: tuple[int, int], failed: int
-) -> None:
-    """Requests are the warm-up and two prompts; what was answered before a kill is kept."""
-    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
-    for index, request in enumerate(requests):
-        with monkeypatch.context() as patch, pytest.raises(RunEnds):
-            killed_at(patch, request)
-            run(tmp_path / "run", *words, *(["--resume"] if index else []))
-        marks = [
-            Store.open(tmp_path / "run").notes.started(path.stem) for path in (tmp_path / "run" / "started").iterdir()
-        ]
-        assert [mark and mark.runs for mark in marks] == [index + 1]
-    monkeypatch.setattr(isolation, "Worker", Refuses)
-    outcome, cells = run(tmp_path / "run", *words, "--resume")
-    assert (outcome.code, outcome.document["failed"]) == (1, failed)
-    assert counted(cells["jacobi T=0"])["error"].dropna().str.startswith("2 runs ended while this method").all()
-
-
-def test_a_run_that_was_killed_once_ends_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
-    with monkeypatch.context() as patch, pytest.raises(RunEnds):
-        killed_at(patch, 1)
-        run(tmp_path / "run", *words)
-    monkeypatch.setattr(isolation, "Worker", InThisProcess)
-    outcome, cells = run(tmp_path / "run", *words, "--resume")
-    assert (outcome.code, outcome.document["failed"]) == (0, 0)
-    assert not list((tmp_path / "run" / "started").iterdir())
-    _, others = run(tmp_path / "alone", *words)
-    assert columns(cells["jacobi T=0"]) == columns(others["jacobi T=0"])
-
-
 class Refuses:
     """A worker that must not be started."""
 
@@ -202,9 +152,68 @@ class InThisProcess:
         pass
 
 
+def worker_that(monkeypatch: pytest.MonkeyPatch, acts: Callable[[Any, isolation.Limit | None], object]) -> None:
+    """Let the runs of a test have workers in its process, and do something before each request is answered."""
+
+    class Watched(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            acts(request, limit)
+            return super().ask(request, limit)
+
+    monkeypatch.setattr(isolation, "Worker", Watched)
+
+
 def run(folder: Path, *words: object) -> tuple[Outcome, dict[str, Any]]:
     outcome = stride("run", *WORDS, "--out", folder, *words)
     return outcome, by_label(Store.open(folder))
+
+
+class RunEnds(BaseException):
+    """The run is killed: nothing of it goes on."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Kill the run at a worker's request of this number, as far as the store can tell: the mark stays."""
+    asked: list[str] = []
+
+    def kill(request: Any, limit: object) -> None:
+        asked.append(request.cell)
+        if len(asked) > number:
+            monkeypatch.setattr(RunNotes, "unmark_started", lambda *_: None)
+            monkeypatch.setattr(RunNotes, "mark_started", lambda *_: None)
+            raise RunEnds
+
+    worker_that(monkeypatch, kill)
+
+
+@pytest.mark.parametrize(("requests", "failed"), [((0, 0), 2), ((1, 2), 1)])
+def test_a_killed_run_starts_its_isolated_cell_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: tuple[int, int], failed: int
+) -> None:
+    """Requests are the warm-up and two prompts; what was answered before a kill is kept."""
+    for index, request in enumerate(requests):
+        with monkeypatch.context() as patch, pytest.raises(RunEnds):
+            killed_at(patch, request)
+            run(tmp_path / "run", *JACOBI, *(["--resume"] if index else []))
+        notes = Store.open(tmp_path / "run").notes
+        marks = [notes.started(path.stem) for path in (tmp_path / "run" / "started").iterdir()]
+        assert [mark and mark.runs for mark in marks] == [index + 1]
+    monkeypatch.setattr(isolation, "Worker", Refuses)
+    outcome, cells = run(tmp_path / "run", *JACOBI, "--resume")
+    assert (outcome.code, outcome.document["failed"]) == (1, failed)
+    assert counted(cells["jacobi T=0"])["error"].dropna().str.startswith("2 runs ended while this method").all()
+
+
+def test_a_run_that_was_killed_once_ends_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(RunEnds):
+        killed_at(patch, 1)
+        run(tmp_path / "run", *JACOBI)
+    monkeypatch.setattr(isolation, "Worker", InThisProcess)
+    outcome, cells = run(tmp_path / "run", *JACOBI, "--resume")
+    assert (outcome.code, outcome.document["failed"]) == (0, 0)
+    assert not list((tmp_path / "run" / "started").iterdir())
+    _, others = run(tmp_path / "alone", *JACOBI)
+    assert columns(cells["jacobi T=0"]) == columns(others["jacobi T=0"])
 
 
 def test_isolated_cells_decode_and_prove_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,15 +248,14 @@ def test_a_method_that_changes_the_weights_of_its_process_is_broken(
 def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class EndsInProofs(InThisProcess):
-        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
-            if isinstance(request, protocol.ProveRequest) and "jacobi" in request.cell:
-                proofs.append(request.cell)
-                raise isolation.WorkerEnded("ended with SIGSEGV")
-            return super().ask(request, limit)
-
     proofs: list[str] = []
-    monkeypatch.setattr(isolation, "Worker", EndsInProofs)
+
+    def end(request: Any, limit: object) -> None:
+        if isinstance(request, protocol.ProveRequest) and "jacobi" in request.cell:
+            proofs.append(request.cell)
+            raise isolation.WorkerEnded("ended with SIGSEGV")
+
+    worker_that(monkeypatch, end)
     register(monkeypatch, METHODS, "one_by_one", OneByOne)
     methods = ("--method", "jacobi", "--method", "one_by_one", "-t", 0, "-t", 1)
     outcome, cells = run(tmp_path / "run", *methods, "--set", "isolation=process")
@@ -262,13 +270,7 @@ def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
 
 def test_a_cell_over_its_limit_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[isolation.Limit | None] = []
-
-    class Notes(InThisProcess):
-        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
-            limits.append(limit)
-            return super().ask(request, limit)
-
-    monkeypatch.setattr(isolation, "Worker", Notes)
+    worker_that(monkeypatch, lambda request, limit: limits.append(limit))
     words = ("--method", "jacobi", "--set", "isolation=process", "--set", "cell_limit_s=1e-6")
     outcome, cells = run(tmp_path / "run", *words)
     assert (outcome.code, outcome.document["failed"]) == (1, 2)
@@ -279,18 +281,11 @@ def test_a_cell_over_its_limit_is_not_started_again(tmp_path: Path, monkeypatch:
 
 
 def test_a_limit_is_of_each_sample_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds: list[float] = []
-
-    class Notes(InThisProcess):
-        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
-            assert limit is not None
-            seconds.append(limit.seconds)
-            return super().ask(request, limit)
-
-    monkeypatch.setattr(isolation, "Worker", Notes)
+    limits: list[isolation.Limit | None] = []
+    worker_that(monkeypatch, lambda request, limit: limits.append(limit))
     words = ("--method", "prompt_lookup", "--batch", 2, "--set", "isolation=process", "--set", "sample_limit_s=30")
     assert run(tmp_path / "run", *words)[0].code == 0
-    assert seconds == [60, 60, 30 * isolation.PROOF_SAMPLES]
+    assert [limit and limit.seconds for limit in limits] == [60, 60, 30 * isolation.PROOF_SAMPLES]
 
 
 def test_a_worker_that_ends_between_requests_fails_the_cell_that_it_answered_last(
@@ -305,8 +300,7 @@ def test_a_worker_that_ends_between_requests_fails_the_cell_that_it_answered_las
             return "ended with SIGSEGV"
 
     monkeypatch.setattr(isolation, "Worker", EndsAfterJacobi)
-    methods = ("--method", "jacobi", "--method", "prompt_lookup", "--set", "prove=false")
-    outcome, cells = run(tmp_path / "run", *methods, "--set", "isolation=process")
+    outcome, cells = run(tmp_path / "run", *JACOBI, "--method", "prompt_lookup")
     assert (outcome.code, outcome.document["failed"]) == (1, 2)
     reason = "its process ended with SIGSEGV after it had answered, so it is not started again"
     assert counted(cells["jacobi T=0"])["error"].str.startswith(reason).all()
@@ -326,19 +320,17 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupted_run_starts_its_isolated_cells_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    class Interrupted(InThisProcess):
-        def ask(self, request: protocol.DecodeRequest, limit: isolation.Limit | None) -> Any:
-            assert Store.open(tmp_path / "run").notes.started(request.cell) is not None
-            signal.raise_signal(number)
-            raise AssertionError("the signal is raised before this")
+    def interrupt(request: protocol.DecodeRequest, limit: object) -> None:
+        assert Store.open(tmp_path / "run").notes.started(request.cell) is not None
+        signal.raise_signal(number)
+        raise AssertionError("the signal is raised before this")
 
-    monkeypatch.setattr(isolation, "Worker", Interrupted)
-    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
-    outcome, _ = run(tmp_path / "run", *words)
+    worker_that(monkeypatch, interrupt)
+    outcome, _ = run(tmp_path / "run", *JACOBI)
     assert outcome.code == 3
     assert not list((tmp_path / "run" / "started").iterdir())
     monkeypatch.setattr(isolation, "Worker", InThisProcess)
-    outcome, cells = run(tmp_path / "run", *words, "--resume")
+    outcome, cells = run(tmp_path / "run", *JACOBI, "--resume")
     assert (outcome.code, outcome.document["failed"], len(cells)) == (0, 0, 2)
 
 
@@ -350,8 +342,8 @@ def test_a_worker_that_cannot_start_leaves_a_run_that_goes_on_without_it(
             raise isolation.WorkerEnded("ended with exit code 1")
 
     monkeypatch.setattr(isolation, "Worker", CannotStart)
-    words = ("run", "--method", "jacobi", *WORDS, "--out", tmp_path / "run", "--set", "prove=false")
-    outcome = stride(*words, "--set", "isolation=process")
+    words = ("run", *JACOBI, *WORDS, "--out", tmp_path / "run")
+    outcome = stride(*words)
     assert outcome.code == RunIncomplete.exit_code
     assert "could not start: it ended with exit code 1" in outcome.err
     assert "--resume --set isolation=none" in outcome.err
@@ -362,13 +354,11 @@ def test_a_worker_that_cannot_start_leaves_a_run_that_goes_on_without_it(
 def test_a_full_disk_in_the_worker_ends_the_run_and_blames_no_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(InThisProcess):
-        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
-            raise RunIncomplete("the disk is full")
+    def fill(request: object, limit: object) -> None:
+        raise RunIncomplete("the disk is full")
 
-    monkeypatch.setattr(isolation, "Worker", Full)
-    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
-    assert run(tmp_path / "run", *words)[0].code == 3
+    worker_that(monkeypatch, fill)
+    assert run(tmp_path / "run", *JACOBI)[0].code == 3
     assert not list((tmp_path / "run" / "started").iterdir())
 
 
@@ -378,8 +368,7 @@ def test_our_methods_and_baselines_decode_in_the_runs_own_process(
     monkeypatch.setattr(isolation, "Worker", Refuses)
     register(monkeypatch, METHODS, "one_by_one", OneByOne)
     assert run(tmp_path / "run", "--method", "one_by_one", "--set", "prove=false")[0].code == 0
-    words = ("--method", "autoregressive", "-t", 1, "--set", "isolation=process", "--set", "prove=false")
-    assert run(tmp_path / "baselines", *words)[0].code == 0
+    assert run(tmp_path / "baselines", "--method", "autoregressive", "-t", 1, *UNPROVED)[0].code == 0
 
 
 def test_what_a_worker_prints_holds_no_control_characters_but_a_bars_returns() -> None:
@@ -403,22 +392,10 @@ def errors(cell: Any) -> list[str]:
 
 
 @pytest.mark.faults
-def test_a_scorer_that_ends_its_process_costs_the_scores_of_its_cell(tmp_path: Path, plugin: Path) -> None:
-    outcome, cells = scored(tmp_path, "exit")
-    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 2, 4)
-    for cell in cells.values():
-        first, second, third = errors(cell)
-        assert (first, second) == ("", third)
-        assert second.startswith("scoring: its process ended with exit code 0 while it scored b (repetition 0)")
-        assert cell.meta.set_scores["outputs"].value is None
-        assert counted(cell)["tokens"].map(len).eq(4).all()  # no decode is lost
-    assert "score.length" not in stride("report", tmp_path / "run", "--json").out
-
-
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
+        ("exit", "scoring: its process ended with exit code 0 while it scored b (repetition 0)"),
         ("segfault", "scoring: its process ended with SIGSEGV"),
         ("kill", "scoring: its process ended with SIGKILL"),
         ("close_files", "scoring: its process "),
@@ -429,9 +406,13 @@ def test_whatever_ends_the_process_of_a_scorer_costs_the_scores_of_its_cell(
     tmp_path: Path, plugin: Path, fault: str, reason: str
 ) -> None:
     outcome, cells = scored(tmp_path, fault, "--set", "sample_limit_s=1")
-    assert outcome.code == 1 and "Traceback" not in outcome.err
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 2, 4)
+    assert "Traceback" not in outcome.err
     for cell in cells.values():
         assert [error.startswith(reason) for error in errors(cell)] == [False, True, True]
+        assert cell.meta.set_scores["outputs"].value is None
+        assert counted(cell)["tokens"].map(len).eq(4).all()  # no decode is lost
+    assert "score.length" not in stride("report", tmp_path / "run", "--json").out
     again = stride("run", *SCORED, "--task", f"{{name: bad_scorer, fault: {fault}}}", "--set", "sample_limit_s=1",
                    "--out", tmp_path / "run", "--resume")  # fmt: skip
     assert again.code == 1 and again.document["failed"] == 4

@@ -88,19 +88,25 @@ def pool_of(plan: Plan, store: Store, **settings: Any) -> InProcess:
     return InProcess(CellWorker(setup_of(plan, store, Options())), **settings)
 
 
-@pytest.mark.parametrize("timing", [True, False])
-def test_a_pool_ends_with_the_tokens_of_a_serial_run(tmp_path: Path, timing: bool) -> None:
+def pooled(path: Path, suite: dict[str, Any], retries: int = 0, **settings: Any) -> tuple[Plan, Store, InProcess]:
+    """Run a suite on a pool, to its end."""
+    plan = plan_of(**suite)
+    store = start(path, plan)
+    pool = pool_of(plan, store, **settings)
+    run_on(pool, plan, store, Options(), retries)
+    return plan, store, pool
+
+
+def test_a_pool_ends_with_the_tokens_of_a_serial_run(tmp_path: Path) -> None:
     serial = finished(tmp_path / "serial", **SUITE)
-    plan = plan_of(**SUITE, timing=timing)
-    store = start(tmp_path / "pool", plan)
-    pool = pool_of(plan, store)
-    run_on(pool, plan, store, Options(), 2)
-    assert summary(plan, store)["done"] == len(plan.cells) == len(serial) and pool.closed
-    by_label = {(c.meta.label, c.meta.sampling.temperature): c for c in map(store.cell, store.cells())}
-    for cell in serial.values():
-        other = by_label[cell.meta.label, cell.meta.sampling.temperature]
-        assert list(map(tuple, counted(other)["tokens"])) == list(map(tuple, counted(cell)["tokens"]))
-        assert counted(other)["agreement"].equals(counted(cell)["agreement"])
+    for timing in (True, False):
+        plan, store, pool = pooled(tmp_path / f"pool-{timing}", {**SUITE, "timing": timing}, 2)
+        assert summary(plan, store)["done"] == len(plan.cells) == len(serial) and pool.closed
+        by_label = {(c.meta.label, c.meta.sampling.temperature): c for c in map(store.cell, store.cells())}
+        for cell in serial.values():
+            other = by_label[cell.meta.label, cell.meta.sampling.temperature]
+            assert list(map(tuple, counted(other)["tokens"])) == list(map(tuple, counted(cell)["tokens"]))
+            assert counted(other)["agreement"].equals(counted(cell)["agreement"])
 
 
 def test_timed_cells_stay_with_their_baseline_and_others_wait_for_its_outputs() -> None:
@@ -114,9 +120,7 @@ def test_timed_cells_stay_with_their_baseline_and_others_wait_for_its_outputs() 
 
 
 def test_a_lost_unit_runs_again_and_its_cells_say_so(tmp_path: Path) -> None:
-    plan = plan_of(**SUITE, timing=False)
-    store = start(tmp_path / "run", plan)
-    run_on(pool_of(plan, store, lost={"sjd.": 1}), plan, store, Options(), 1)
+    plan, store, _ = pooled(tmp_path / "run", {**SUITE, "timing": False}, 1, lost={"sjd.": 1})
     assert summary(plan, store)["failed"] == 0
     lost = [store.meta(name).lost_workers for name in store.cells() if name.startswith("sjd.")]
     assert sorted(lost) == [[], ["the machine is gone"]]
@@ -124,10 +128,7 @@ def test_a_lost_unit_runs_again_and_its_cells_say_so(tmp_path: Path) -> None:
 
 
 def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path: Path) -> None:
-    plan = plan_of(**SUITE, timing=False)
-    store = start(tmp_path / "run", plan)
-    pool = pool_of(plan, store, lost={"sjd.": 4})
-    run_on(pool, plan, store, Options(), 1)
+    plan, store, _ = pooled(tmp_path / "run", {**SUITE, "timing": False}, 1, lost={"sjd.": 4})
     counts = summary(plan, store)
     assert (counts["done"], counts["failed"]) == (9, 4)
     failed = [cell for cell in map(store.cell, store.cells()) if (cell.samples["status"] == "failed").any()]
@@ -149,9 +150,7 @@ def test_the_last_retry_decodes_in_a_process_of_its_own(tmp_path: Path, monkeypa
     monkeypatch.setattr(RunNotes, "log_of_worker", counted_log)
     few = {**SUITE, "methods": ["sjd"], "temperature": [1.0]}
     serial = finished(tmp_path / "serial", **few)
-    plan = plan_of(**few, timing=False)
-    store = start(tmp_path / "run", plan)
-    run_on(pool_of(plan, store, lost={"sjd.": 2}), plan, store, Options(), 2)
+    plan, store, _ = pooled(tmp_path / "run", {**few, "timing": False}, 2, lost={"sjd.": 2})
     assert summary(plan, store)["done"] == len(plan.cells)
     assert processes == ["tabular"], "one worker process, that of the last retry"
     retried = next(cell for cell in map(store.cell, store.cells()) if cell.meta.lost_workers)
@@ -182,22 +181,21 @@ def test_a_worker_leaves_a_cell_that_another_one_finishes_meanwhile(
 
 
 def test_a_lost_baseline_leaves_the_others_without_agreement(tmp_path: Path) -> None:
-    plan = plan_of(**{**SUITE, "temperature": [0.0]}, timing=False)
-    store = start(tmp_path / "run", plan)
-    run_on(pool_of(plan, store, lost={"autoregressive.": 1}), plan, store, Options(), 0)
+    suite = {**SUITE, "temperature": [0.0], "timing": False}
+    _, store, _ = pooled(tmp_path / "run", suite, lost={"autoregressive.": 1})
     methods = [store.cell(name) for name in store.cells() if not name.startswith("autoregressive.")]
     assert len(methods) == 3
     assert all(counted(cell)["agreement"].isna().all() and (counted(cell)["status"] == "ok").all() for cell in methods)
 
 
-def test_a_finished_unit_is_not_run_again_where_its_worker_was_lost_afterwards(tmp_path: Path) -> None:
-    plan = plan_of(**SUITE)
-    store = start(tmp_path / "run", plan)
-    first = pool_of(plan, store)
-    run_on(first, plan, store, Options(), 0)
+def test_a_finished_unit_is_not_run_again_and_unlike_weights_are_refused(tmp_path: Path) -> None:
+    plan, store, first = pooled(tmp_path / "run", SUITE)
     second = pool_of(plan, store)
     run_on(second, plan, store, Options(), 0)
     assert len(first.order) == 2 and second.order == []
+    store.update(store.cells()[0], CellMeta(fingerprint="another"))
+    with pytest.raises(StoreError, match="unlike weights of tabular"):
+        run_on(pool_of(plan, store), plan, store, Options(), 0)
 
 
 @pytest.mark.parametrize(("incomplete", "kind"), [(True, RunIncomplete), (False, Exception)])
@@ -210,15 +208,6 @@ def test_a_refusal_ends_the_run_with_the_workers_message(
     with pytest.raises(kind, match="the disk is full"):
         run_on(pool, plan, store, Options(), 2)
     assert pool.closed
-
-
-def test_workers_with_unlike_weights_are_refused(tmp_path: Path) -> None:
-    plan = plan_of(**SUITE)
-    store = start(tmp_path / "run", plan)
-    run_on(pool_of(plan, store), plan, store, Options(), 0)
-    store.update(store.cells()[0], CellMeta(fingerprint="another"))
-    with pytest.raises(StoreError, match="unlike weights of tabular"):
-        run_on(pool_of(plan, store), plan, store, Options(), 0)
 
 
 def test_what_a_worker_takes_is_declared_for_its_backbone() -> None:
