@@ -94,6 +94,26 @@ def test_an_interrupt_is_one_message_and_exit_3_and_the_run_resumes(small, launc
 
 
 @pytest.mark.faults
+def test_an_interrupt_at_the_shell_does_the_same(stride_env, tmp_path):
+    """Once as for a user: in a process of its own, by the terminal's signal."""
+    command = [sys.executable, "-m", "stridebench.harness.cli.main", "run", *SMALL, "--out", str(tmp_path / "run")]
+    child = subprocess.Popen(
+        command,
+        env=stride_env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 120
+    while progress(tmp_path / "run") < 3 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 3 and "Traceback" not in err and "--resume" in err and not out
+
+
+@pytest.mark.faults
 def test_two_processes_do_not_write_to_one_folder(launcher, stride_env, tmp_path):
     path = tmp_path / "run"
     launcher.start("run", *SUITE, "--out", path)
