@@ -266,7 +266,8 @@ def compared(store: Store, engines: pd.DataFrame) -> dict[str, CrossoverComparis
                 for side in (0, 1)
             )
             sampling = sampling_words(*(rows.iloc[0][word] for word in SAMPLING))
-            out[f"{label} over {plain}, {sampling}, {setting[1]}"] = CrossoverComparison(
+            several = [f"{rows.iloc[0][key]}" for key in ("backbone", "max_new_tokens") if frame[key].nunique() > 1]
+            out[", ".join([f"{label} over {plain}", sampling, str(setting[1]), *several])] = CrossoverComparison(
                 {level: (plainly[level], own[level]) for level in both},
                 {level: (pair[0]["tokens_per_second"], pair[1]["tokens_per_second"]) for level, pair in both.items()},
             )

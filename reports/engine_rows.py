@@ -11,7 +11,7 @@ import pandas as pd
 from stridebench.harness.record.entries import SAMPLING, CellMeta, StoredCounters
 from stridebench.harness.record.requests import measures
 from stridebench.harness.record.store import Store
-from stridebench.reports.finished_cell import Row
+from stridebench.reports.finished_cell import Row, task_words
 
 SETTING_OF_ENGINE = ("backbone", *SAMPLING, "task", "max_new_tokens")
 """What cells of engines share that stand in one table."""
@@ -28,6 +28,7 @@ def summarise_engines(store: Store) -> pd.DataFrame:
     frame = pd.DataFrame([_engine_row(store, name, objective) for name in store.manifest.engines])
     if frame.empty:
         return frame
+    frame["task"] = list(task_words(store.manifest.engines).values())
     keys = [*SETTING_OF_ENGINE, "concurrency", "rate"]
     speeds = frame.get("tokens_per_second", pd.Series(np.nan, frame.index)).astype(float)
     places = {(row["label"], *row[keys]): i for i, row in frame[frame["role"] == "plain"].iterrows()}

@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from stridebench.harness.errors import printable_line
 from stridebench.harness.record import paired_tests, stats
 from stridebench.harness.record.cell_files import SealedCell
 from stridebench.harness.record.columns import SCORER_FAILED
+from stridebench.harness.record.entries import CellMeta
 from stridebench.harness.record.metrics import METRICS, counted_samples, sums_of
 from stridebench.harness.record.store import Store
 
@@ -95,6 +97,21 @@ class FinishedCell:
     def role(self) -> str:
         """One of: method, baseline, floor (the second autoregressive set)."""
         return self.cell.meta.role
+
+
+def task_words(cells: Mapping[str, CellMeta]) -> dict[str, str]:
+    """Return the task of each cell, by id: its name, and the settings in which uses of it in this run differ."""
+    uses = {name: {**meta.task_params, "chat": meta.chat} for name, meta in cells.items()}
+    differing = {}
+    for task in {meta.task for meta in cells.values()}:
+        own = [use for name, use in uses.items() if cells[name].task == task]
+        keys = dict.fromkeys(key for use in own for key in use)
+        differing[task] = [key for key in keys if len({repr(use.get(key)) for use in own}) > 1]
+
+    def words(name: str, task: str) -> str:
+        return " ".join([task, *(f"{key}={uses[name][key]}" for key in differing[task] if key in uses[name])])
+
+    return {name: printable_line(words(name, meta.task)) for name, meta in cells.items()}
 
 
 def counted(steps: pd.DataFrame) -> pd.DataFrame:

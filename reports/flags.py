@@ -17,6 +17,8 @@ from stridebench.reports.finished_cell import (
     token_ms,
 )
 
+INVALID, IMPOSSIBLE = "invalid: ", "disturbed timing: a speed-up of "
+"""Flags of cells whose speed-up says nothing begin so."""
 FAILED_SHARE = 0.1
 """A cell is invalid if a larger share of its samples failed."""
 DEAD, DEAD_TESTED = 0.01, 200
@@ -60,13 +62,13 @@ def measured_flags(row: Row, unmeasured: list[str], samples: pd.DataFrame, frame
     flags += unmeasured
     if failed := _number(row, "n_failed"):
         run = _number(row, "n_run") or 0
-        word = "invalid: " if failed > FAILED_SHARE * run else ""
+        word = INVALID if failed > FAILED_SHARE * run else ""
         flags.append(f"{word}{failed} of {run} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
     flags += _drafter_flags(row) + _unread_flags(samples) + blind_flags(row)
     if len(frame) and "speedup" not in row:
-        flags.append("no baseline in this run")
+        flags.append("no baseline in this run, or no output of it to compare with")
     if str(row["note"]).startswith("audit: "):
         flags.append(str(row["note"]).replace("; ", ", "))
     for key, what in (("tv_p", "tokens"), ("ks_p", "log-probabilities")):
@@ -136,7 +138,7 @@ def disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | N
     del row["shorter_passes"]
     fastest = low if low is not None else speedup
     if fastest is not None and tau and fastest > DISTURBED * tau * (shorter or 1.0):
-        flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
+        flags.append(f"{IMPOSSIBLE}{speedup:.2f}x at {tau:.2f} tokens a step")
     return flags
 
 

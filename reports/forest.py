@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stridebench.reports.pareto import BROKEN, STYLE, save
-from stridebench.reports.quality import amount, in_words
-from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses, value_of
+from stridebench.reports.quality import in_words
+from stridebench.reports.ranked import RankedGroup, gains, groups, is_measured, loses, of_baseline, value_of
 from stridebench.reports.tables import HALF
 
 LOOKS = {
@@ -51,7 +51,7 @@ def quality(row: pd.Series[Any], group: RankedGroup) -> str:
     if loses(row, group) and value_of(row, "logprob_diff_high") < 0:
         parts.append(f"loses {-row['logprob_diff']:.2f} nat")
     if group.score is not None and is_measured(row, group.score):
-        parts.append(f"{in_words(row, group.score)} (AR {amount(group.baseline, group.score)})")
+        parts.append(" ".join([in_words(row, group.score), *(f"({words})" for words in of_baseline(group))]))
     return ", ".join(parts)
 
 

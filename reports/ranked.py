@@ -11,6 +11,7 @@ import pandas as pd
 
 from stridebench.harness.record.entries import SAMPLING, sampling_words
 from stridebench.harness.record.stats import FEWEST
+from stridebench.reports.flags import IMPOSSIBLE, INVALID
 from stridebench.reports.quality import amount, in_words, lower_is_better, main_score
 from stridebench.reports.tables import GROUP
 
@@ -89,6 +90,12 @@ def is_measured(row: pd.Series[Any], key: str) -> bool:
     return not math.isnan(value_of(row, key))
 
 
+def of_baseline(group: RankedGroup) -> list[str]:
+    """Return the main score of autoregressive decoding in words, if it has one."""
+    known = group.score is not None and is_measured(group.baseline, group.score)
+    return [f"AR {amount(group.baseline, str(group.score))}"] if known else []
+
+
 NAMED = 4
 """Cells of each kind that a sentence names."""
 
@@ -104,9 +111,15 @@ def conclusions(frame: pd.DataFrame) -> list[str]:
     return [_pays(settings), *_broken(settings), *_costs(settings), _not_shown(frame, settings)]
 
 
+def _doubted(row: pd.Series[Any]) -> bool:
+    """Return whether flags take a speed-up back: too many samples failed, or no step can be as fast."""
+    flags = str(row["flags"]).split("; ")
+    return any(flag.startswith((INVALID, IMPOSSIBLE)) for flag in flags)
+
+
 def _pays(settings: list[RankedGroup]) -> str:
     cells = [(group, row) for group in settings for row in group.rows() if row["verdict"] == "exact"]
-    faster = [(group, row) for group, row in cells if gains(row)]
+    faster = [(group, row) for group, row in cells if gains(row) and not _doubted(row)]
     best = list({id(group): (group, row) for group, row in reversed(faster)}.values())[::-1]
     if not cells:
         return "No method is proved exact here."
@@ -136,11 +149,11 @@ def _costs(settings: list[RankedGroup]) -> list[str]:
 def _not_shown(frame: pd.DataFrame, settings: list[RankedGroup]) -> str:
     rows = [row for group in settings for row in group.rows()]
     parts = []
-    if unclear := [str(row["label"]) for row in rows if gains(row) is None]:
+    if unclear := [str(row["label"]) for row in rows if gains(row) is None or (gains(row) and _doubted(row))]:
         parts.append(
             f"whether {_listed(list(dict.fromkeys(unclear)))} {'is' if len(set(unclear)) == 1 else 'are'} faster"
         )
-    if unverified := sum(row["verdict"] == "unverified" for row in rows):
+    if unverified := sum(str(row["verdict"]).startswith("unverified") for row in rows):
         parts.append(f"whether {unverified} unverified cell{' is' if unverified == 1 else 's are'} exact")
     sampled = [row for row in rows if row["verdict"] == "exact" and row["temperature"]]
     seen = [row["audit_visible_tv"] for row in sampled if is_measured(row, "audit_visible_tv")]
@@ -172,7 +185,7 @@ def _cost(row: pd.Series[Any], group: RankedGroup) -> str:
     if value_of(row, "logprob_diff_high") < 0:
         parts.append(f"{-row['logprob_diff']:.2f} nat a token")
     if group.score is not None and is_measured(row, group.score):
-        parts.append(f"{in_words(row, group.score)}, AR {amount(group.baseline, group.score)}")
+        parts.append(", ".join([in_words(row, group.score), *of_baseline(group)]))
     return "; ".join(parts)
 
 

@@ -29,6 +29,7 @@ from stridebench.reports.finished_cell import (
     disturbed_share,
     reader,
     stopped_steps,
+    task_words,
     token_ms,
 )
 from stridebench.reports.flags import FAILED_SHARE, cluster_flags, disturbed_flags, measured_flags, mismatch_flags
@@ -85,7 +86,9 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
         row_of(name, sealed, read) if name in sealed else _identity(name, planned) | {"n_skipped": planned.expected}
         for name, planned in store.manifest.cells.items()
     ]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", CellMeta())))
+    if not rows:
+        return pd.DataFrame(columns=list(_identity("", CellMeta())))
+    return pd.DataFrame(rows).assign(task=list(task_words(store.manifest.cells).values()))
 
 
 def row_of(name: str, sealed: Collection[str], read: Callable[[str], FinishedCell]) -> Row:
@@ -103,13 +106,14 @@ def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None)
     """
     sealed = set(store.cells())
     read = reader(store) if read is None else read
-    rows = []
+    rows, tasks = [], task_words(store.manifest.cells)
     for name in store.cells():
         finished = read(name)
         base = finished.cell.meta.baseline
         for category in sorted(set(finished.samples["category"]) - {""}):
             frame = finished.totals[finished.samples["category"] == category]
-            row = {**_identity(name, finished.cell.meta), "category": category, "n_ok": len(frame)}
+            row = {**_identity(name, finished.cell.meta), "task": tasks[name], "category": category}
+            row["n_ok"] = len(frame)
             for metric in ("scr", "tau", "acceptance"):
                 set_interval(row, metric, metric_interval(metric, frame))
             rows.append(row | _speed(frame, read(base) if base in sealed else None))
@@ -238,7 +242,7 @@ def _drafter_cost(finished: FinishedCell, base: FinishedCell | None) -> Row:
 
 def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
     """Return the measured speed-up, and the one that tokens a step and mean step times of both cells predict."""
-    if base is None or frame.empty:
+    if base is None or not frame["steps"].sum():
         return {}
     row: Row = {}
     same = base.totals.index.equals(frame.index)
@@ -253,7 +257,7 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
 
 def _step_ms(frame: pd.DataFrame) -> float | None:
     """Return the mean time of a step with its share of the method's start, in ms."""
-    return float(frame["wall_ms"].sum() / frame["steps"].sum()) if len(frame) else None
+    return float(frame["wall_ms"].sum() / frame["steps"].sum()) if frame["steps"].sum() else None
 
 
 def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:

@@ -21,7 +21,7 @@ from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.estimate import Forecast, Workload, assumed
 from stridebench.harness.plan.suite import Chosen
 from stridebench.harness.record import provenance, remote
-from stridebench.harness.record.run_folders import folder_of_suite, latest_of_suite
+from stridebench.harness.record.files import folder_of_suite, latest_of_suite
 from stridebench.harness.record.store import Store
 from stridebench.harness.run.engine_runner import StoppedEngine, run_engines
 from stridebench.harness.run.executors import EXECUTORS, check_executor, summary

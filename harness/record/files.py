@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,18 @@ def unlock(run: Path) -> None:
 #     URL/report/...         the reports of the run
 # Unpacked into one folder, the objects are a run folder. The copy of a machine lies in the folder of its cache. It
 # holds the decodes of cells that are not sealed yet too, so a run that goes on there repeats none.
+
+
+def folder_of_suite(name: str) -> Path:
+    """Return the folder of a new run of a suite."""
+    return Path("runs") / f"{_slug(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def latest_of_suite(name: str) -> Path | None:
+    """Return the newest folder that a run of this suite named itself, or None."""
+    stamp = f"{8 * '[0-9]'}-{6 * '[0-9]'}"
+    return max(Path("runs").glob(f"{_slug(name)}-{stamp}"), default=None)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"

@@ -59,21 +59,6 @@ class RunFolder:
         return self.path.resolve().name or "run"
 
 
-def folder_of_suite(name: str) -> Path:
-    """Return the folder of a new run of a suite."""
-    return Path("runs") / f"{_slug(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-
-
-def latest_of_suite(name: str) -> Path | None:
-    """Return the newest folder that a run of this suite named itself, or None."""
-    stamp = f"{8 * '[0-9]'}-{6 * '[0-9]'}"
-    return max(Path("runs").glob(f"{_slug(name)}-{stamp}"), default=None)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"
-
-
 def run_folders(folder: Path) -> list[RunFolder]:
     """Return the runs in a folder, or the run that it is, the newest first."""
     one = (folder / "manifest.json").is_file()

@@ -15,7 +15,7 @@ also if they are few or equal. ``python -m tests.power.intervals`` measures how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +254,10 @@ def ratios(
 
     def interval(table: FloatArray, minus: float) -> Interval | None:
         resampled = _resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed)
-        return resampled.interval() if resampled else None
+        found = resampled.interval() if resampled else None
+        if found is None or found.low is None or (table[:, 0] < 0).any():
+            return found
+        return replace(found, low=max(found.low, -minus))  # a sum of times or counts is not negative
 
     tables = _by_cluster(values, index, named, [(numerator, denominator) for numerator, denominator, _ in terms])
     return [interval(table, minus) for table, (_, _, minus) in zip(tables, terms, strict=True)]

@@ -15,7 +15,7 @@ from stridebench.harness.core.engine import EngineFault
 from stridebench.harness.plan.cells import Plan
 from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.plan.entries import EngineUse
-from stridebench.harness.record.run_folders import latest_of_suite
+from stridebench.harness.record.files import latest_of_suite
 from stridebench.harness.registry import RUNNERS
 
 if TYPE_CHECKING:  # a dry run loads neither torch nor pandas

@@ -8,6 +8,7 @@ Rounds alternate which side goes first, so a machine that gets slower at a stead
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,12 +43,12 @@ class Difference:
     Args:
         setting: backbone, type, task and sampling in words.
         metric: a name of `metrics.METRICS`.
-        change: b / a - 1.
+        change: b / a - 1; infinite if a is 0.
         low: lower bound of its 95 % interval; None where n is too small.
         p: two-sided p-value of "no difference", adjusted by Holm over the cells; None without an interval.
         visible: the relative difference that would have been seen in 9 of 10.
         n: prompts of a count, rounds of seconds.
-        word: equal, lower, higher, faster, slower, no difference seen, too few, disturbed.
+        word: equal, lower, higher, faster, slower, no difference seen, too few, disturbed, only b has any.
     """
 
     cell: str
@@ -131,7 +132,7 @@ def table(comparison: VersionComparison) -> TextTable:
     rows, previous = [], ""
     for row in comparison.rows:
         bounds = "" if row.low is None or row.high is None else f" [{row.low:+.1%}, {row.high:+.1%}]"
-        change = "0" if row.word == "equal" else f"{row.change:+.1%}{bounds}"
+        change = "0" if row.word == "equal" else "-" if math.isinf(row.change) else f"{row.change:+.1%}{bounds}"
         name = "" if row.cell == previous else f"{row.label}, {row.setting}"
         figure = TITLES.get(row.metric, row.metric)
         rows.append([name, figure, number(row.a, 3), number(row.b, 3), change, row.verdict])
@@ -180,13 +181,15 @@ def _numbered(frame: pd.DataFrame, turn: int) -> pd.DataFrame:
 
 
 def _count(row: Difference, a: pd.DataFrame, b: pd.DataFrame) -> Difference | None:
-    """Return a count with an interval over prompts, or None if the first side has nothing of it."""
+    """Return a count with an interval over prompts, or None if neither side has anything of it."""
     metric = METRICS[row.metric]
-    values = [value(metric, side) for side in (a, b)]
-    if values[0] is None or values[1] is None or not values[0]:
+    before, after = (value(metric, side) or 0.0 for side in (a, b))
+    if not before and not after:
         return None
-    row = replace(row, a=values[0], b=values[1], change=values[1] / values[0] - 1)
-    row = replace(row, n=a.index.get_level_values("prompt").nunique())
+    row = replace(row, a=before, b=after, n=a.index.get_level_values("prompt").nunique())
+    if not before:
+        return replace(row, change=math.inf, word="only b has any")
+    row = replace(row, change=after / before - 1)
     columns = [metric.numerator, metric.denominator]
     if a[columns].equals(b[columns]):
         return replace(row, word="equal", change=0.0, low=0.0, high=0.0)

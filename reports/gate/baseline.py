@@ -246,8 +246,9 @@ def unseeded(cell: SealedCell) -> str:
 
 
 def _refuse_unfinished(store: Store) -> None:
-    planned = [name for name, meta in store.manifest.cells.items() if meta.status == "planned"]
-    finished = set(store.cells())
+    cells = {**store.manifest.cells, **store.manifest.engines}
+    planned = [name for name, meta in cells.items() if meta.status == "planned"]
+    finished = {*store.cells(), *store.engine_cells()}
     if missing := [name for name in planned if name not in finished]:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UsageError(

@@ -277,7 +277,7 @@ def _figure(key: str) -> Callable[[CellRow], str]:
 
 def _difference(row: CellRow) -> str:
     gap, low, high = (_figure(key)(row) for key in ("difference", "low", "high"))
-    bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
+    bounds = f" [{low}, {high}]" if low != high else " (too few prompts, or too few that differ)" if low == "-" else ""
     return gap + ("*" if significant(row) else "") + bounds
 
 

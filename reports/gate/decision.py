@@ -168,7 +168,7 @@ def joined(results: Sequence[GateResult]) -> GateResult:
     """Several results as one, with the worst verdict."""
     rows = tuple(row for result in results for row in result.rows)
     return GateResult(
-        worst(rows),
+        worst(results),
         rows,
         tuple(label for result in results for label in result.removed),
         tuple(label for result in results for label in result.added),
@@ -177,8 +177,8 @@ def joined(results: Sequence[GateResult]) -> GateResult:
     )
 
 
-def worst(rows: Sequence[GateRow]) -> str:
-    """The worst verdict of the rows."""
+def worst(rows: Sequence[GateRow | GateResult]) -> str:
+    """The worst verdict of rows or results."""
     verdicts = {row.verdict for row in rows}
     return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
 
@@ -350,6 +350,8 @@ def decide(rows: list[GateRow], tolerated: float | None, margin: float = LOSS, l
             verdict, why = "inconclusive", _unseen(row, loss, needed)
         elif low > -margin:
             verdict, why = "pass", f"a loss of {margin:.1%} is excluded"
+        elif row.low is None:
+            verdict, why = "inconclusive", "too few prompts differ for an interval"
         else:
             verdict, why = "inconclusive", f"the interval reaches beyond a drop of {margin:.1%}"
         rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=margin, visible=float(min(visible, 1.0)))

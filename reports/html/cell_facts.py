@@ -151,6 +151,7 @@ def command_of(finished: FinishedCell) -> str:
     words = ["stride", "run", "--method", _yaml({"name": meta.method, **meta.params}), "--backbone", meta.backbone]
     words += ["--dtype", meta.dtype, "--task", _yaml(task), "--seed", str(meta.seed)]
     words += ["--batch", str(meta.batch)] if meta.batch > 1 else []
+    words += [] if meta.stop_at_eos else ["--set", "stop_at_eos=false"]
     return printable_line(shlex.join(words))
 
 

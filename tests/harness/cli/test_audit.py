@@ -184,7 +184,7 @@ def test_a_run_that_drew_nothing_is_refused(tmp_path: Path) -> None:
     assert "no finished cell at a temperature above 0" in refused("audit", tmp_path / "run")
 
 
-def test_kernels_are_held_against_known_distributions_in_turn() -> None:
+def test_a_kernel_is_held_against_known_distributions() -> None:
     words = ("--kernel", "transformers", "--kernel", "transformers_single_position", "--kernel", "transformers")
     outcome = stride("audit", *words, "--trials", "20", "--json")
     assert [told["kernel"] for told in outcome.document["kernels"]] == ["transformers", "transformers_single_position"]
