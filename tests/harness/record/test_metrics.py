@@ -149,6 +149,13 @@ class TestMetrics:
     def test_by_hand(self, name: str) -> None:
         assert value(METRICS[name], totals(*frames())) == pytest.approx(BY_HAND[name], rel=1e-12)
 
+    @pytest.mark.parametrize("name", sorted(METRICS))
+    def test_a_metric_is_the_ratio_of_two_columns(self, name: str) -> None:
+        metric, frame = METRICS[name], totals(*frames())
+        ratio = frame[metric.numerator].sum() / frame[metric.denominator].sum() - metric.minus
+        assert value(metric, frame) == pytest.approx(ratio)
+        assert metric.name == name
+
     @pytest.mark.parametrize(
         "metric", ["acceptance", "acceptance_per_node", "expected_per_node"], ids=lambda name: name
     )

@@ -214,6 +214,15 @@ def test_total_variation_by_hand_and_p_of_equal_and_of_few_outputs() -> None:
     assert paired_tests.unigram_test(a[:2], a[2:]) is None
 
 
+def test_swaps_are_within_prompts() -> None:
+    """Differences between prompts are no evidence against two sets that agree within each prompt."""
+    rng = np.random.default_rng(2)
+    rows = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
+    again = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
+    result = paired_tests.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
+    assert result.p > 0.05
+
+
 def test_the_ks_distance_is_scipys_ties_included() -> None:
     rng = np.random.default_rng(0)
     a, b = series(rng.normal(size=30).round(1)), series(rng.normal(0.5, size=30).round(1))
