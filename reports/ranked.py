@@ -113,8 +113,7 @@ def conclusions(frame: pd.DataFrame) -> list[str]:
 
 def _doubted(row: pd.Series[Any]) -> bool:
     """Return whether flags take a speed-up back: too many samples failed, or no step can be as fast."""
-    flags = str(row["flags"]).split("; ")
-    return any(flag.startswith((INVALID, IMPOSSIBLE)) for flag in flags)
+    return any(flag.startswith((INVALID, IMPOSSIBLE)) for flag in str(row.get("flags")).split("; "))
 
 
 def _pays(settings: list[RankedGroup]) -> str:

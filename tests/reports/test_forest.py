@@ -11,7 +11,7 @@ import pytest
 from stridebench.reports import forest
 from stridebench.reports.ranked import conclusions, gains, groups, loses
 from stridebench.reports.summary import summarise
-from tests.support.fake_store import empty
+from tests.support.fake_store import empty, meta, record, step
 
 SETTING = {
     **{"backbone": "m", "dtype": "fp32", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
@@ -81,6 +81,29 @@ def test_broken_and_unverified_cells_are_named(small: pd.DataFrame) -> None:
     pays, broken, _, unseen = conclusions(small.assign(verdict=verdicts))
     assert pays == "No method is proved exact here." and broken.endswith("say nothing: fast.")
     assert "whether 2 unverified cells are exact" in unseen
+    batches = small["verdict"].replace("exact", "unverified in batches")
+    assert "whether 3 unverified cells are exact" in conclusions(small.assign(verdict=batches))[-1]
+
+
+@pytest.mark.parametrize("flag", ["invalid: 12 of 20 failed", "disturbed timing: a speed-up of 2.74x at 1.00 tokens"])
+def test_a_speed_up_that_a_flag_takes_back_is_no_gain(small: pd.DataFrame, flag: str) -> None:
+    flags = [f"first; {flag}" if label == "fast" else "" for label in small["label"]]
+    pays, *_, unseen = conclusions(small.assign(flags=flags))
+    assert pays == "Exact methods: none of 3 is shown to be faster here." and "whether fast, vague are" in unseen
+
+
+def test_two_uses_of_a_task_are_two_settings() -> None:
+    store = empty()
+    for number, length in enumerate((2, 3)):
+        for role in ("baseline", "method"):
+            facts = {"role": role, "task_params": {"length": length, "seed": 0}, "baseline": f"baseline{length}"}
+            steps = [step(0, 0, ms=10.0 + 5 * number * (role == "method"))] * 4
+            records = [record(f"p{i}", steps, scores={"right": float(length == 2)}) for i in range(8)]
+            store.add(meta(f"{role}{length}", label=role, **facts), records)
+    frame = summarise(store)
+    assert list(frame["task"]) == ["toy length=2"] * 2 + ["toy length=3"] * 2
+    assert [len(group.methods) for group in groups(frame)] == [1, 1]
+    assert [float(group.baseline["score.right"]) for group in groups(frame)] == [1.0, 0.0]
 
 
 def test_the_picture_repeats_byte_for_byte_and_a_column_is_narrow(small: pd.DataFrame, tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ def test_a_table_of_the_cost_of_training_stands_beside_ours(number, words, tmp_p
         (("--figure", "paretto", "--pdf", "x.pdf"), "'pareto'"),
         (("--figure", "pareto", "--cells", "nothing", "--pdf", "x.pdf"), "'nothing'"),
         (("--cells", "a"), "add --figure"),
+        (("--width", "column"), "add --figure forest"),
+        (("--what-if", "--columns", "tau"), "--what-if has its own"),
+        (("--figure", "forest", "--pdf", "x.pdf", "--out", "y"), "leave --out to a second command"),
+        (("--against", "z", "--what-if"), "ask for pages, tables or figures"),
+        (("--against", "z", "--format", "latex"), "--out FILE.md writes the differences"),
         (("--paper", "sjdpp", "--table", "1", "--json"), "different outputs"),
     ],
 )

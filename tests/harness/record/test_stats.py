@@ -68,6 +68,13 @@ def test_a_named_cluster_is_resampled_as_one_and_its_name_is_no_prompts() -> Non
     assert stats.score((values > 0).astype(float), named=named).n == 8
 
 
+def test_a_ratio_of_sums_that_are_not_negative_has_no_negative_bound() -> None:
+    times = series([1.0, 1.2, 0.9, 1.0, 1.4, 200.0])
+    found = stats.mean(times)
+    assert found.low == 0.0 and found.high > found.estimate
+    assert stats.mean(-times).high > 0
+
+
 def test_equal_values_have_no_width_nearly_equal_ones_no_interval_and_skew_ones_a_wide_one() -> None:
     equal = stats.mean(series([2.0] * 8))
     assert (equal.low, equal.high) == (2.0, 2.0)

@@ -52,6 +52,15 @@ def test_equal_versions_show_no_difference_and_what_would_have_been_seen() -> No
     assert seconds.verdict == f"no difference seen; would have seen {seconds.visible:.1%}"
 
 
+def test_what_one_side_alone_has_is_a_row_without_a_ratio() -> None:
+    alive, dead = ([run(k, 10.0, accepted=accepted) for k in range(4)] for accepted in (2, -1))
+    for cell in (cell for store in dead for cell in store.sealed_cells.values()):
+        cell.steps["accepted"] = 0
+    row = by_metric(list(zip(dead, alive, strict=True)))["acceptance"]
+    assert (row.a, row.verdict) == (0.0, "only b has any") and row.b > 0
+    assert by_metric(list(zip(alive, dead, strict=True)))["acceptance"].change == -1
+
+
 def test_counts_that_differ_are_tested_over_prompts() -> None:
     pairs = [(run(k, 10.0), run(k, 10.0, accepted=2)) for k in range(4)]
     rows = by_metric(pairs)

@@ -300,7 +300,7 @@ def undecided(change: float, low: float | None, error: float, p: float | None, p
         (undecided(-0.01, -0.05, 0.001, 0.1), None, "inconclusive", "the interval reaches beyond a drop of 5.0%"),
         (undecided(-0.01, -0.049, 0.001, 0.1), None, "pass", "a loss of 5.0% is excluded"),
         (undecided(0.01, 0.001, 0.9, 1.0), None, "pass", "improved"),
-        (undecided(0.01, None, 0.001, 1.0), None, "inconclusive", "the interval reaches beyond a drop of 5.0%"),
+        (undecided(0.01, None, 0.001, 1.0), None, "inconclusive", "too few prompts differ for an interval"),
         # 20 prompts x ((2.8609 + 1.7291) x 0.0108 / 0.05)^2 = 19.7, and 24.4 for an error of 0.012
         (undecided(0.0, -0.001, 0.0108, 0.5), None, "pass", "a loss of 5.0% is excluded"),
         (undecided(0.0, 0.0, 0.012, 0.5), None, "inconclusive", "a loss of 5.0% would not be seen in 20 prompts: 25"),
@@ -487,6 +487,7 @@ def test_seconds_are_compared_on_equal_machines_with_reruns_alone() -> None:
     verdicts = [row.verdict for result in near for row in result.rows if row.metric == "speedup"]
     assert verdicts == ["inconclusive", "pass"]  # the reruns move by 2 %, so 5 % would not be seen
     assert near[0].verdict == "pass" and "is not judged: a loss of 5.0% would not be seen" in near[0].notes[-1]
+    assert joined(near[:1]).verdict == "pass", "as of `stride gate check`"
     assert [row.verdict for row in gate(slower(2.0), baseline).rows if row.metric == "speedup"] == ["fail"]
     (timed,) = (row for row in near[0].rows if row.metric == "speedup")
     assert timed.high - timed.change == pytest.approx(timed.change - timed.low) and timed.high > timed.change
