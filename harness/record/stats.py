@@ -257,7 +257,7 @@ def ratios(
         found = resampled.interval() if resampled else None
         if found is None or found.low is None or (table[:, 0] < 0).any():
             return found
-        return replace(found, low=max(found.low, -minus))  # a sum of times or counts is not negative
+        return replace(found, low=max(found.low, 0.0 - minus))  # a sum of times or counts is not negative
 
     tables = _by_cluster(values, index, named, [(numerator, denominator) for numerator, denominator, _ in terms])
     return [interval(table, minus) for table, (_, _, minus) in zip(tables, terms, strict=True)]
