@@ -89,7 +89,7 @@ UNKNOWN_DRAFTER = (
 )
 @server_options
 @click.option("--trials", type=click.IntRange(1), help="With --kernel: of each case. Default: 20000.")
-@json_option("{e_value, tokens, visible_tv, best, verdict}")
+@json_option("{e_value, tokens, visible_tv, best, verdict}; of a run {run, cells}, of a kernel {kernel, places}")
 def command(
     run: Path | None,
     tokens: Path | None,

@@ -104,7 +104,7 @@ class Folder(click.Path):
     help="Run folder, or a URL such as s3://bucket/run. Default: runs/SUITE-TIME.",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
-@click.option("--tiny", is_flag=True, help="Tiny models of random weights instead of published ones; see below.")
+@click.option("--tiny", is_flag=True, help="Tiny models of random weights instead of published ones; see above.")
 @click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option(

@@ -222,7 +222,7 @@ def _parts(recipe: Recipe, pairs: tuple[str, ...], backbone: str = "") -> dict[s
         if not equals or key not in recipe.requires:
             names = ", ".join(recipe.requires) or "none"
             raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {names}")
-        named[key] = Path(folder)
+        named[key] = Path(folder).expanduser()
     usual = {key: trained(f"{key}-{backbone}") if backbone else shipped(key) for key in recipe.requires}
     folders = {key: named.get(key, usual[key]) for key in recipe.requires}
     for key, place in folders.items():

@@ -225,7 +225,12 @@ def method_row(name: str, settings: list[Any]) -> ListRow:
     claims = list(dict.fromkeys(method.claim.name for method in settings))
     more = {"claims": claims, "exact_at": cls.exact_at, "params": _params(cls), "from": METHODS.source(name)}
     needs = sorted(need.name for need in settings[0].requirements)
-    return {**listed_row("method", name, cls.source, cls.__doc__), "claim": claims[0], "needs": needs, **more}
+    return {
+        **listed_row("method", name, cls.source, cls.__doc__),
+        "claim": default_of(settings).claim.name,
+        "needs": needs,
+        **more,
+    }
 
 
 def task_row(name: str, kind: type[Any]) -> ListRow:

@@ -105,7 +105,9 @@ def measured(
     """Return a group for each backbone, type, temperature and task, in the order of the run."""
     read = reader(store) if read is None else read
     frame = summarise(store, read) if frame is None else frame
-    frame = frame.assign(task=[str(task).partition(" ")[0] for task in frame["task"]])  # papers name tasks without their settings
+    frame = frame.assign(
+        task=[str(task).partition(" ")[0] for task in frame["task"]]
+    )  # papers name tasks without their settings
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
     done = done[done["n_ok"] > 0] if len(done) else done
     if done.empty:
