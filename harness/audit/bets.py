@@ -83,8 +83,8 @@ class Bets:
         near: tokens near a cut of top-k or top-p, on which nothing is bet.
         impossible: tokens that the sampler cannot draw, and that are not near a cut.
         distances: total variation between p and each kind of bias, summed over tokens, [B].
-        means: sums over tokens that were bet on of the mean of log r / p by alternative, drawn from p and from each kind
-            of bias, [1 + B, J].
+        means: sums of the mean of log r / p over tokens that were bet on, by alternative, drawn from p and from each
+            kind of bias, [1 + B, J].
         squares: the same of its square.
         placed: the bets at places of a step, by kind of bias and place; empty if it is unknown what a step emitted.
     """
