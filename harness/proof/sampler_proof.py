@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from stridebench.harness.errors import ContractError, EnumerationLimit, StrideError
-from stridebench.harness.proof.samplers import Request, Sampler, SamplerDraws, Tokens
+from stridebench.harness.proof.samplers import Request, Sampler, SamplerDraws, Tokens, imports_beside
 
 EXACT, ROUNDED, SEEN = 1e-9, 1e-5, 1e-3
 """Total variations: exact below the first, exact up to the rounding of fp32 below the second, biased above the last."""
@@ -108,11 +108,12 @@ def measure(sampler: Sampler, model: RandomModel, vocabulary: int, corrupt: Corr
     law: dict[Tokens, float] = defaultdict(float)
     accepted = block = 0.0
     cycle = partial(_cycle, sampler, model, corrupt, vocabulary)
-    for weight, (tokens, emitted) in _outcomes(cycle, sampler.as_array):
-        accepted += weight * (len(emitted) - 1)
-        block += weight * _block(model, tokens) if comparable else 0.0
-        for rest in itertools.product(range(vocabulary), repeat=max(0, depth - len(emitted))):
-            law[(*emitted, *rest)[:depth]] += weight * _chain(model.p, rest, emitted)
+    with imports_beside(sampler.folder):
+        for weight, (tokens, emitted) in _outcomes(cycle, sampler.as_array):
+            accepted += weight * (len(emitted) - 1)
+            block += weight * _block(model, tokens) if comparable else 0.0
+            for rest in itertools.product(range(vocabulary), repeat=max(0, depth - len(emitted))):
+                law[(*emitted, *rest)[:depth]] += weight * _chain(model.p, rest, emitted)
     truth = {text: _chain(model.p, text) for text in itertools.product(range(vocabulary), repeat=depth)}
     distance = float(sum(abs(law[text] - weight) for text, weight in truth.items()) / 2)
     return MeasuredCycle(model.title, distance, accepted, block if comparable else None, dict(law))

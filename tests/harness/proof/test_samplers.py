@@ -118,6 +118,21 @@ def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
         prove_sampler(*read_samplers(f"{tmp_path / 'broken.py'}:verify"))
 
 
+@pytest.mark.parametrize("head", ["from rule import draw\n", "import sys\nsys.path.insert(0, BESIDE)\nimport rule\n"])
+def test_files_of_two_folders_import_what_lies_in_their_own(tmp_path, head):
+    """At the head of a file and in the body of a function, behind the reading of all files."""
+    for name, token in (("right", "draws.token(p[0])"), ("wrong", "0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rule.py").write_text(f"def draw(p, draws): return [{token}]")
+        text = head.replace("BESIDE", repr(str(tmp_path / name))) + "def verify(tokens, q, p, draws):\n"
+        (tmp_path / name / "mine.py").write_text(
+            text + "    from rule import draw as drawn\n    return drawn(p, draws)"
+        )
+    paths = [f"{tmp_path / name / 'mine.py'}:verify" for name in ("right", "wrong")]
+    samplers = [sampler for path in paths for sampler in read_samplers(path)]
+    assert [prove_sampler(sampler).verdict for sampler in samplers] == ["exact", "biased"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -130,12 +145,14 @@ def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
         (TOKEN.format(settings="draft=3"), "cannot be imported: TypeError"),
         ("import nowhere", "cannot be imported: ModuleNotFoundError"),
         ("def rule(tokens, q, p, draws): ...", "no function that @sampler() marks; mark one"),
+        (None, "holds no file FILE.py; write one with"),
     ],
 )
 def test_a_file_that_cannot_be_proved_is_refused(tmp_path, text, message):
-    (tmp_path / "refused.py").write_text(text)
+    if text is not None:
+        (tmp_path / "refused.py").write_text(text)
     with pytest.raises(UsageError, match=re.escape(message)):
-        list(read_samplers(str(tmp_path / "refused.py")))
+        list(read_samplers(str(tmp_path)))
 
 
 def test_a_new_verifier_is_written_proved_and_told_apart_from_methods(tmp_path, monkeypatch):
