@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from stridebench.harness.errors import ContractError, StrideError, UsageError
+from stridebench.harness.errors import ContractError, EnumerationLimit, StrideError, UsageError
 
 Tokens = tuple[int, ...]
 Request = tuple[float, ...] | None
 """The weights of the outcomes of a draw; None is a number from [0, 1)."""
+DRAWS = 256
+"""The most draws of one call."""
 
 
 class SamplerDraws:
@@ -64,6 +66,11 @@ class SamplerDraws:
 
     def _answer(self, weights: Request) -> Any:
         """Return the next answer, or a probe behind the last one: an index where there are weights, else a number."""
+        if len(self.requests) == DRAWS:
+            raise EnumerationLimit(
+                f"a call takes over {DRAWS} draws; a loop that draws until one is accepted has no last outcome. "
+                f"Draw from the residual distribution with draws.token(weights)."
+            )
         self.requests.append(weights)
         if len(self.requests) <= len(self._answers):
             return self._answers[len(self.requests) - 1]
