@@ -83,7 +83,8 @@ class Bets:
         near: tokens near a cut of top-k or top-p, on which nothing is bet.
         impossible: tokens that the sampler cannot draw, and that are not near a cut.
         distances: total variation between p and each kind of bias, summed over tokens, [B].
-        means: sums of the mean of log r / p by alternative, drawn from p and from each kind of bias, [1 + B, J].
+        means: sums of the mean of log r / p over tokens that were bet on, by alternative, drawn from p and from each
+            kind of bias, [1 + B, J].
         squares: the same of its square.
         placed: the bets at places of a step, by kind of bias and place; empty if it is unknown what a step emitted.
     """
@@ -183,7 +184,7 @@ def bet(outcomes: TokenOutcomes, tokens: IntArray, near: IntArray, probs: FloatA
     counted = (near == 0) & (probs > 0)
     kinds = biases(outcomes)
     laws = [outcomes.p, *kinds.values()]
-    bets_on = (outcomes.p.sum(1) > 0)[:, None]
+    bets_on = counted[:, None]  # a token near a cut bets nothing, so its row shows nothing
     return Bets(
         names=gains.names,
         kinds=tuple(kinds),
@@ -206,11 +207,10 @@ def _placed(
     if outcomes.places is None:
         return {}
     placed: dict[str, PlacedBet] = {}
-    bets_on = outcomes.p.sum(1) > 0
     for kind in PLACED.keys() & kinds.keys():
         log, p, law = gains.log[:, :, gains.names.index(PLACED[kind])], outcomes.p, kinds[kind]
         gain = log[np.arange(len(place)), place] * counted
-        moments = [(weights * power).sum(1) * bets_on for weights in (p, law) for power in (log, log**2)]
+        moments = [(weights * power).sum(1) * counted for weights in (p, law) for power in (log, log**2)]
         sums = np.stack([gain, np.abs(law - p).sum(1) / 2, *moments], axis=1)
         for name, row in zip(PLACES, outcomes.places.T.astype(np.float64) @ sums, strict=True):
             placed[f"{kind} at {name}"] = PlacedBet(*_floats(row))

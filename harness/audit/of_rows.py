@@ -35,8 +35,11 @@ PART = "\ufffd"
 def width_of(outputs: Sequence[Sequence[TokenRow]]) -> int:
     """Return how many most probable tokens every row has.
 
-    A row may hold one entry more, the token itself, if it is not one of them. So the shortest row decides.
+    A row may hold one entry more, the token itself, if it is not one of them. So the shortest row decides. It is 0 if
+    every row names the drawn token alone: then the draw decides what is sent, and no bet on it is fair.
     """
+    if all(row.top.keys() == {row.token} for rows in outputs for row in rows):
+        return 0
     return min((len(row.top) for rows in outputs for row in rows), default=0)
 
 

@@ -122,7 +122,7 @@ class Decoded:
         return short + sum(not row.top for rows in self.rows.values() for row in rows)
 
     def audit(self, servers: int) -> Audit | None:
-        """Return the bets against the tokens by the server's own probabilities, or None if some tokens have none."""
+        """Return the bets against the tokens by the server's own probabilities, or None if they do not suffice."""
         outputs = [rows for rows in self.rows.values() if rows]
         width = width_of(outputs)
         if not width or self.lacking:
@@ -247,6 +247,8 @@ def _audited(own: Decoded, plain: Decoded | None, facts: StoredVerdict) -> tuple
     servers = 1 if plain is None else 2
     result, of_plain = own.audit(servers), None if plain is None else plain.audit(servers)
     if result is None:
+        if not own.lacking:
+            return facts, "the server sends the probability of the drawn token alone, and no bet on it is fair"
         return facts, f"{own.lacking} tokens came without probabilities, and a choice of tokens proves nothing"
     facts = facts.merged(StoredVerdict(audit=stored_audit(result)))
     said = audit_words(result)

@@ -191,6 +191,11 @@ def _scored(
     sent = None if behind else _compared(decoded.rows, rows, decoded.cell.sampling.temperature)
     penalties = Penalties() if behind else penalties
     width, sampling = width_of(list(rows.values())), decoded.cell.sampling
+    if not width:
+        raise UsageError(
+            f"{url} scores each token without the most probable ones, so nothing can be bet on them; let it send "
+            f"the {TOP} most probable tokens (`logprobs`)"
+        )
     result, greedy = None, None
     if sampling.temperature:
         result = audit([bets_on_rows(one, width, sampling, penalties) for one in rows.values()], servers)

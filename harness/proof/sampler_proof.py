@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import operator
 import random
 import traceback
 from collections import defaultdict
@@ -22,8 +23,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from stridebench.harness.errors import ContractError, EnumerationLimit, StrideError
-from stridebench.harness.proof.samplers import Request, Sampler, SamplerDraws, Tokens
+from stridebench.harness.errors import ContractError, EnumerationLimit
+from stridebench.harness.proof.samplers import Request, Sampler, SamplerDraws, Tokens, imports_beside
 
 EXACT, ROUNDED, SEEN = 1e-9, 1e-5, 1e-3
 """Total variations: exact below the first, exact up to the rounding of fp32 below the second, biased above the last."""
@@ -101,18 +102,19 @@ def measure(sampler: Sampler, model: RandomModel, vocabulary: int, corrupt: Corr
     Raises:
         ContractError: the function returns something else than 1 to K + 1 ids, draws from a global generator, or
             changes its arguments.
-        EnumerationLimit: it takes over two million calls.
+        EnumerationLimit: it takes over two million calls, or one call takes too many draws.
     """
     depth = _depth(sampler) + 1
     comparable = sampler.parents is None and sampler.propose is None
     law: dict[Tokens, float] = defaultdict(float)
     accepted = block = 0.0
     cycle = partial(_cycle, sampler, model, corrupt, vocabulary)
-    for weight, (tokens, emitted) in _outcomes(cycle, sampler.as_array):
-        accepted += weight * (len(emitted) - 1)
-        block += weight * _block(model, tokens) if comparable else 0.0
-        for rest in itertools.product(range(vocabulary), repeat=max(0, depth - len(emitted))):
-            law[(*emitted, *rest)[:depth]] += weight * _chain(model.p, rest, emitted)
+    with imports_beside(sampler.folder):
+        for weight, (tokens, emitted) in _outcomes(cycle, sampler):
+            accepted += weight * (len(emitted) - 1)
+            block += weight * _block(model, tokens) if comparable else 0.0
+            for rest in itertools.product(range(vocabulary), repeat=max(0, depth - len(emitted))):
+                law[(*emitted, *rest)[:depth]] += weight * _chain(model.p, rest, emitted)
     truth = {text: _chain(model.p, text) for text in itertools.product(range(vocabulary), repeat=depth)}
     distance = float(sum(abs(law[text] - weight) for text, weight in truth.items()) / 2)
     return MeasuredCycle(model.title, distance, accepted, block if comparable else None, dict(law))
@@ -172,17 +174,32 @@ def _proposed(sampler: Sampler, tokens: list[int], rows: list[Rows], draws: Samp
     """Call the file's own drafting with what is drafted so far; None ends the draft."""
     arguments = (sampler.as_array(np.array(tokens, dtype=np.int64)), sampler.as_array(np.array(rows)))
     token = _called(sampler, sampler.propose, *arguments, draws)
-    if token is not None and not rows[-1][int(token)] > 0:
-        raise ContractError(f"{sampler.name} drafts the id {int(token)}, to which the drafter gives probability 0")
-    return None if token is None else int(token)
+    if token is None:
+        return None
+    (drafted,) = _ids([token]) or [-1]
+    if not 0 <= drafted < len(rows[-1]):
+        raise ContractError(
+            f"{sampler.name} drafts {token!r}; propose returns an id from 0 to {len(rows[-1]) - 1}, or None"
+        )
+    if not rows[-1][drafted] > 0:
+        raise ContractError(f"{sampler.name} drafts the id {drafted}, to which the drafter gives probability 0")
+    return drafted
+
+
+def _ids(returned: Any) -> list[int]:
+    """Return whole numbers as ids; empty if they are something else, such as floats, which would be cut off."""
+    try:
+        return [operator.index(token) for token in returned]
+    except TypeError:
+        return []
 
 
 def _called(sampler: Sampler, function: Any, *arguments: Any) -> Any:
     """Call a function of the file; what it raises becomes one error with its place."""
     try:
         return function(*arguments)
-    except StrideError:
-        raise
+    except (ContractError, EnumerationLimit) as error:
+        raise type(error)(f"{sampler.name}: {error}") from error
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise ContractError(
@@ -198,12 +215,12 @@ def _emitted(sampler: Sampler, tokens: list[int], q: Rows, p: Rows, draws: Sampl
         arguments.insert(1, sampler.as_array(sampler.tree[: len(tokens)]))
     before = copy.deepcopy(arguments)
     emitted = _called(sampler, sampler.verify, *arguments, draws)
+    if isinstance(emitted, Iterator):  # a generator runs when it is read
+        emitted = _called(sampler, lambda *_: list(emitted), *arguments)
     if any(not np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(before, arguments, strict=True)):
         raise ContractError(f"{sampler.name} changes its arguments in place; let it work on copies")
-    try:
-        ids = [int(token) for token in emitted]
-    except TypeError:
-        raise ContractError(f"{sampler.name} returned {emitted!r}; it returns a list of 1 to K + 1 ids") from None
+    if not (ids := _ids(emitted)):
+        raise ContractError(f"{sampler.name} returned {emitted!r}; it returns a list of 1 to K + 1 ids, whole numbers")
     if not 1 <= len(ids) <= _depth(sampler) + 1 or not all(0 <= token < vocabulary for token in ids):
         raise ContractError(
             f"{sampler.name} returned {ids} for the drafts {tokens}; it returns the accepted tokens and one more, "
@@ -224,11 +241,11 @@ def _generators() -> dict[str, Any]:
     }
 
 
-def _check_generators(states: dict[str, Any]) -> None:
+def _check_generators(sampler: Sampler, states: dict[str, Any]) -> None:
     """Check that no global generator was drawn from since it had these states."""
     if drawn := [name for name, state in _generators().items() if state != states[name]]:
         raise ContractError(
-            f"the function draws from {drawn[0]}, which cannot be enumerated; "
+            f"{sampler.name} draws from {drawn[0]}, which cannot be enumerated; "
             f"take draws.coin(probability), draws.token(weights) or draws.uniform()"
         )
 
@@ -237,27 +254,35 @@ Cycle = Callable[[SamplerDraws], tuple[Tokens, Tokens]]
 Played = tuple[tuple[Tokens, Tokens], list[Request]]
 
 
-def _outcomes(cycle: Cycle, as_array: Callable[[Any], Any]) -> Iterator[tuple[float, tuple[Tokens, Tokens]]]:
+def _outcomes(cycle: Cycle, sampler: Sampler) -> Iterator[tuple[float, tuple[Tokens, Tokens]]]:
     """Yield each outcome of a cycle with its weight."""
     calls = itertools.count(1)
 
-    def played(answers: Sequence[float], probe: int = 0) -> tuple[tuple[Tokens, Tokens], list[Request]]:
+    def played(answers: Sequence[float], probe: int = 0) -> Played:
         if next(calls) > CALLS:
-            raise EnumerationLimit(f"one model takes over {CALLS} calls; draft fewer tokens, or draw less")
-        draws = SamplerDraws(answers, probe, as_array)
+            raise EnumerationLimit(
+                f"{sampler.name}: one model takes over {CALLS} calls; draft fewer tokens, or draw less"
+            )
+        draws = SamplerDraws(answers, probe, sampler.as_array)
         return cycle(draws), draws.requests
 
+    def played_twice(answers: Sequence[float]) -> Played:
+        one, other = played(answers), played(answers)
+        if one != other or len(one[1]) < len(answers):
+            _check_generators(sampler, states)
+            raise ContractError(
+                f"{sampler.name}: equal draws gave two results: the function keeps something between its calls, or has "
+                f"a generator of its own; take all random numbers from draws"
+            )
+        return one
+
     states = _generators()
-    twice = played([]), played([])
-    _check_generators(states)
-    if twice[0] != twice[1]:
-        raise ContractError(
-            "equal draws gave two results: the function keeps something between its calls, or draws elsewhere"
-        )
+    played_twice([])
+    _check_generators(sampler, states)
     waiting: list[tuple[float, list[float]]] = [(1.0, [])]
     while waiting:
         weight, answers = waiting.pop()
-        outcome, requests = played(answers)
+        outcome, requests = played_twice(answers)
         if len(requests) == len(answers):
             yield weight, outcome
             continue
@@ -267,7 +292,7 @@ def _outcomes(cycle: Cycle, as_array: Callable[[Any], Any]) -> Iterator[tuple[fl
         else:
             pieces = [(share, index) for index, share in enumerate(weights) if share > 0]
         waiting += [(weight * share, [*answers, answer]) for share, answer in pieces]
-    _check_generators(states)
+    _check_generators(sampler, states)
 
 
 def _signatures(played: Callable[[Sequence[float], int], Any], answers: Sequence[float]) -> list[Any]:

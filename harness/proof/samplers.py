@@ -9,18 +9,22 @@ import random
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from stridebench.harness.errors import ContractError, StrideError, UsageError
+from stridebench.harness.errors import ContractError, EnumerationLimit, StrideError, UsageError
 
 Tokens = tuple[int, ...]
 Request = tuple[float, ...] | None
 """The weights of the outcomes of a draw; None is a number from [0, 1)."""
+DRAWS = 256
+"""The most draws of one call."""
 
 
 class SamplerDraws:
@@ -62,6 +66,11 @@ class SamplerDraws:
 
     def _answer(self, weights: Request) -> Any:
         """Return the next answer, or a probe behind the last one: an index where there are weights, else a number."""
+        if len(self.requests) == DRAWS:
+            raise EnumerationLimit(
+                f"a call takes over {DRAWS} draws; a loop that draws until one is accepted has no last outcome. "
+                f"Draw from the residual distribution with draws.token(weights)."
+            )
         self.requests.append(weights)
         if len(self.requests) <= len(self._answers):
             return self._answers[len(self.requests) - 1]
@@ -82,6 +91,7 @@ class Sampler:
         parents: the parent of each drafted token, -1 for the prompt; None is a chain of ``drafts`` tokens.
         distinct: siblings are drawn without replacement.
         arrays: numpy, or torch for tensors of fp64.
+        folder: of its file, or None if it was not read from one.
     """
 
     name: str
@@ -92,6 +102,7 @@ class Sampler:
     distinct: bool = False
     arrays: str = "numpy"
     about: str = ""
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         if self.arrays not in ("numpy", "torch"):
@@ -134,6 +145,36 @@ def sampler(**settings: Any) -> Callable[[Callable[..., Any]], Sampler]:
     return marked
 
 
+_IMPORTS: dict[Path, tuple[list[str], dict[str, ModuleType]]] = {}
+"""By folder of a file: its ``sys.path``, and the modules that it has imported from what is there for it alone."""
+
+
+@contextmanager
+def imports_beside(folder: Path | None) -> Iterator[None]:
+    """Let imports find the modules of this folder, and put them aside at the end: another may have others so named."""
+    if folder is None:
+        yield
+        return
+    before, known = sys.path[:], set(sys.modules)
+    sys.path[:], modules = _IMPORTS.get(folder, ([*before, str(folder)], {}))
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        added = {Path(place).absolute() for place in sys.path if place not in before}
+        new = [name for name in list(sys.modules) if name not in known and added & _places(name)]
+        _IMPORTS[folder] = (sys.path[:], {name: sys.modules[name] for name in new})
+        sys.path[:] = before
+        for name in new:
+            del sys.modules[name]
+
+
+def _places(name: str) -> set[Path]:
+    """Return the folders that hold the file or the package that a module is or belongs to."""
+    module = sys.modules.get(name.partition(".")[0])
+    return {Path(place).parent for place in (*getattr(module, "__path__", ()), getattr(module, "__file__", None) or "")}
+
+
 def read_samplers(target: str) -> Iterator[Sampler]:
     """Yield the samplers of ``FILE.py``, of each file of ``FOLDER``, or the one of ``FILE.py:FUNCTION``.
 
@@ -143,27 +184,30 @@ def read_samplers(target: str) -> Iterator[Sampler]:
         UsageError: there is no such file or function, it cannot be imported, or no function of it is marked.
     """
     if Path(target).is_dir():
-        for path in sorted(Path(target).glob("*.py")):
+        if not (paths := sorted(Path(target).glob("*.py"))):
+            raise UsageError(f"the folder {target} holds no file FILE.py; write one with: stride new verifier NAME")
+        for path in paths:
             yield from read_samplers(str(path))
         return
     text, _, name = target.partition(".py:")
     path = Path(f"{text}.py" if name else text)
     if not path.is_file():
         raise UsageError(f"there is no file of a sampler at {path}; write one with: stride new verifier NAME")
-    sys.path.append(str(path.parent.resolve()))  # a wrapper imports what lies beside it
+    folder = path.parent.resolve()
     try:
-        names = runpy.run_path(str(path))
+        with imports_beside(folder):
+            names = runpy.run_path(str(path))
     except StrideError:
         raise
     except Exception as error:
         raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    samplers = {key: value for key, value in names.items() if isinstance(value, Sampler)}
+    samplers = {key: replace(value, folder=folder) for key, value in names.items() if isinstance(value, Sampler)}
     if not name and samplers:
         yield from samplers.values()
     elif name in samplers:
         yield samplers[name]
     elif inspect.isfunction(names.get(name)):
-        yield Sampler(name, names[name])
+        yield Sampler(name, names[name], folder=folder)
     else:
         functions = [key for key, value in names.items() if inspect.isfunction(value) and value is not sampler]
         known = ", ".join([*samplers, *functions]) or "none"

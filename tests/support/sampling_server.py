@@ -65,7 +65,7 @@ class TableServer:
         noise: standard deviation of an error in all logits of the table.
         silent: every so many tokens come without probabilities; 0: none.
         drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
-        top: most probable tokens that it sends at most.
+        top: most probable tokens that it sends at most, and the drawn one too; ``-IDS`` sends the drawn one alone.
         stops: the id that ends an output, or -1.
         scores: a request may ask for the probabilities of a given text (`echo`), which are those of the table.
         tells_ids: it sends the ids of the prompt.

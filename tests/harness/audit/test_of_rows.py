@@ -60,6 +60,13 @@ def test_a_token_that_is_not_sent_as_one_of_the_most_probable_is_one_of_the_othe
     assert [len(one.top) for one in rows] == [3, 2] and width_of([rows]) == 2
     assert list(top_of(rows[0], 2)) == ["0", "1"]
     assert width_of([]) == width_of([[TokenRow("a", {})]]) == 0
+    assert width_of([drawn(P, 9, 0, width=1)]) == 1
+
+
+def test_rows_of_the_drawn_token_alone_have_no_most_probable_ones() -> None:
+    """Bets on them would refute a correct server, since what is sent is what was drawn."""
+    alone = [drawn(P, 64, seed, width=0) for seed in range(4)]
+    assert width_of(alone) == 0 and audit([bets_on_rows(rows, 1) for rows in alone]).verdict == "refuted"
 
 
 def test_parts_of_characters_are_one_of_the_others_because_several_tokens_have_that_text() -> None:

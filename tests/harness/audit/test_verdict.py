@@ -106,11 +106,11 @@ def test_a_token_that_cannot_be_drawn_refutes_at_once() -> None:
 
 
 def test_an_audit_of_tokens_at_a_cut_alone_says_nothing() -> None:
-    outcomes = simulated(4, 60)
-    bets = bet(outcomes, outcomes.ids[:, 0], np.ones(4, dtype=np.int64), outcomes.p[:, 0])
+    outcomes = simulated(400, 60)
+    bets = bet(outcomes, outcomes.ids[:, 0], np.ones(400, dtype=np.int64), outcomes.p[:, 0])
     result = audit([bets])
-    assert (result.tokens, result.near, result.verdict) == (0, 4, "inconclusive")
-    assert result.log_e == pytest.approx(0.0)
+    assert (result.tokens, result.near, result.verdict) == (0, 400, "inconclusive")
+    assert result.log_e == pytest.approx(0.0) and result.needed is None
 
 
 def at_distance(outcomes: TokenOutcomes, law: Callable[[float], FloatArray], distance: float) -> FloatArray:

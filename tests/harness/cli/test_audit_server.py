@@ -159,6 +159,7 @@ def test_tokens_that_are_sent_without_probabilities_are_counted(prompts: Path) -
     ("server", "said"),
     [
         (TableServer(scores=False), "does not score a given text"),
+        (TableServer(top=-IDS), "scores each token without the most probable ones"),
         (TableServer(tells_ids=False), "sends no token ids"),
     ],
 )

@@ -14,7 +14,7 @@ from stridebench.harness.plan.entries import EngineUse, TaskUse
 from stridebench.harness.registry import TASKS
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import refused, stride
-from tests.support.sampling_server import TableServer, outcome_of, written_prompts
+from tests.support.sampling_server import IDS, TableServer, outcome_of, written_prompts
 
 PLAIN = TableServer(stream=1, drafted=None)
 checked = partial(outcome_of, ("engine", "check"))
@@ -87,6 +87,7 @@ def test_rounding_moves_tokens_at_near_ties_alone_and_is_safe(prompts: Path) -> 
             (),
             ["T = 0: other arithmetic: ", "T = 1: other arithmetic: "],
         ),
+        (TableServer(top=-IDS), None, (), ["the server sends the probability of the drawn token alone"]),
         (TableServer(), PLAIN, ("--max-new-tokens", "2"), ["too few tokens to see a bias below 0.2"]),
         (TableServer(), PLAIN, ("--max-new-tokens", "1"), ["T = 1: inconclusive: "]),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stridebench.harness.errors import ContractError, UsageError
+from stridebench.harness.errors import ContractError, EnumerationLimit, UsageError
 from stridebench.harness.proof.sampler_proof import FAULTS, measure, models, prove_sampler
 from stridebench.harness.proof.samplers import read_samplers
 from tests.support.cli import refused, stride
@@ -109,13 +109,45 @@ def test_models_are_distributions_and_faults_change_their_arguments():
         ("return [draws.token(p[0] - p[0])]", "not all 0"),
         ("draws.coin(-1); return [0]", "probability -1.0"),
         ("return [1 / 0]", "ZeroDivisionError: division by zero (broken.py:2)"),
-        ("CALLS.append(0); return [len(CALLS) % 3]", "two results"),
+        ("CALLS.append(0); return [len(CALLS) % 3]", "verify: equal draws gave two results"),
+        ("return [0] if draws.coin(0.5) else [int(RNG.integers(3)) for _ in tokens]", "a generator of its own"),
+        ("return [0] if draws.coin(0.5) else [int(draws.coin(0.5)) for _ in range(RNG.integers(3))]", "of its own"),
+        ("return [draws.token(p[0]) + 0.7]", ".7]; it returns a list"),
+        ("return [float('nan')]", "verify returned [nan]; it returns a list"),
+        ("return 'a'", "verify returned 'a'; it returns a list"),
+        ("import torch; return torch.zeros(1, 2, dtype=int)", "it returns a list"),
+        ("yield tokens[7]", "ended with IndexError: index 7 is out of bounds for axis 0 with size 2 (broken.py:2)"),
+        ("while draws.coin(0.5): pass\n    return [0]", "verify: a call takes over 256 draws"),
     ],
 )
 def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
-    (tmp_path / "broken.py").write_text(f"def verify(tokens, q, p, draws):\n    {body}\nCALLS = []\n")
-    with pytest.raises(ContractError, match=re.escape(message)):
+    head = f"def verify(tokens, q, p, draws):\n    {body}\n"
+    (tmp_path / "broken.py").write_text(f"{head}import numpy\nCALLS, RNG = [], numpy.random.default_rng(0)\n")
+    with pytest.raises((ContractError, EnumerationLimit), match=re.escape(message)):
         prove_sampler(*read_samplers(f"{tmp_path / 'broken.py'}:verify"))
+
+
+@pytest.mark.parametrize("drafted", ["7", "-1", "0.5", "'a'"])
+def test_a_draft_is_an_id_or_none(tmp_path, drafted):
+    text = TOKEN.format(settings=f"propose=lambda tokens, q, draws: {drafted}")
+    (tmp_path / "drafting.py").write_text(text)
+    with pytest.raises(ContractError, match=f"rejection drafts {drafted}; propose returns an id from 0 to 2, or None"):
+        prove_sampler(*read_samplers(str(tmp_path / "drafting.py")))
+
+
+@pytest.mark.parametrize("head", ["from rule import draw\n", "import sys\nsys.path.insert(0, BESIDE)\nimport rule\n"])
+def test_files_of_two_folders_import_what_lies_in_their_own(tmp_path, head):
+    """At the head of a file and in the body of a function, behind the reading of all files."""
+    for name, token in (("right", "draws.token(p[0])"), ("wrong", "0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rule.py").write_text(f"def draw(p, draws): return [{token}]")
+        text = head.replace("BESIDE", repr(str(tmp_path / name))) + "def verify(tokens, q, p, draws):\n"
+        (tmp_path / name / "mine.py").write_text(
+            text + "    from rule import draw as drawn\n    return drawn(p, draws)"
+        )
+    paths = [f"{tmp_path / name / 'mine.py'}:verify" for name in ("right", "wrong")]
+    samplers = [sampler for path in paths for sampler in read_samplers(path)]
+    assert [prove_sampler(sampler).verdict for sampler in samplers] == ["exact", "biased"]
 
 
 @pytest.mark.parametrize(
@@ -130,12 +162,14 @@ def test_what_breaks_the_rules_is_one_error(tmp_path, body, message):
         (TOKEN.format(settings="draft=3"), "cannot be imported: TypeError"),
         ("import nowhere", "cannot be imported: ModuleNotFoundError"),
         ("def rule(tokens, q, p, draws): ...", "no function that @sampler() marks; mark one"),
+        (None, "holds no file FILE.py; write one with"),
     ],
 )
 def test_a_file_that_cannot_be_proved_is_refused(tmp_path, text, message):
-    (tmp_path / "refused.py").write_text(text)
+    if text is not None:
+        (tmp_path / "refused.py").write_text(text)
     with pytest.raises(UsageError, match=re.escape(message)):
-        list(read_samplers(str(tmp_path / "refused.py")))
+        list(read_samplers(str(tmp_path)))
 
 
 def test_a_new_verifier_is_written_proved_and_told_apart_from_methods(tmp_path, monkeypatch):
