@@ -17,7 +17,7 @@ from rich.console import Console
 
 from stridebench.harness.cli import run as run_verb
 from stridebench.harness.cli.main import LazyGroup, LocalPath, add_to_step_summary, emit, say
-from stridebench.harness.cli.servers import asked_servers, server_options
+from stridebench.harness.cli.servers import addresses_of, asked_servers, server_options
 from stridebench.harness.discover import declare_all
 from stridebench.harness.engines.answer import KEY_ENV
 from stridebench.harness.engines.serving import launch
@@ -217,15 +217,12 @@ def probe_server(url: str, plain: str | None, engine: str | None, key_env: str, 
     from stridebench.harness.engines import check_verdict, checking, probes  # imports torch
 
     declare_all()
+    places = addresses_of(url, plain)
     name = engine or checking.adapter_of(url, key_env)
     if not hasattr(ENGINES.get(name), "url"):
         raise UsageError(f"{name} runs in this process, so there is no server to probe; `stride list engines` has some")
-    own, other = (
-        None if at is None else EngineUse(name, f"{name} at {at}", {"url": at, "key_env": key_env})
-        for at in (url, plain)
-    )
-    assert own is not None, "it has a URL"
-    result = probes.ProbedServer(url, tuple(probes.probe(own, other)))
+    uses = {role: EngineUse(name, f"{name} at {at}", {"url": at, "key_env": key_env}) for role, at in places.items()}
+    result = check_verdict.ProbedServer(url, tuple(probes.probe(uses["speculative"], uses.get("plain"))))
     if as_json:
         emit({"outcome": result.outcome, **asdict(result)})
     else:

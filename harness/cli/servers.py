@@ -57,6 +57,20 @@ class AskedServers:
     seconds: float
 
 
+def addresses_of(url: str, plain: str | None) -> dict[str, str]:
+    """Return the addresses of a server and of its plain decode, if one is named, by role.
+
+    Raises:
+        UsageError: they are the same.
+    """
+    if plain and plain.rstrip("/") == url.rstrip("/"):
+        raise UsageError(
+            f"--plain {plain} is the server itself, so nothing would be compared; name a server of the same model "
+            "without drafts, or leave --plain out"
+        )
+    return {"speculative": url, **({"plain": plain} if plain else {})}
+
+
 def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[str, Any]) -> AskedServers:
     """Return the servers and prompts that the options name.
 
@@ -72,7 +86,7 @@ def asked_servers(url: str, engine: str | None, prompt: str, options: Mapping[st
         raise UsageError(f"{textless[0]} of {options['prompts']} is not a text; write it as `prompt`, as it is sent")
     from stridebench.harness.engines import checking  # imports torch, so after the prompts
 
-    addresses = {"speculative": url, **({"plain": options["plain"]} if options["plain"] else {})}
+    addresses = addresses_of(url, options["plain"])
     key = options["key_env"] or KEY_ENV
     name = engine or checking.adapter_of(url, key)
     if not hasattr(ENGINES.get(name), "url"):

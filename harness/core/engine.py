@@ -21,7 +21,7 @@ FAULTS = {
     "timeout": "no answer within the limit",
     "overloaded": "the server refused for load (429)",
     "server_error": "the server failed (5xx)",
-    "refused": "the server refused the request (4xx)",
+    "refused": "the server refused or redirected the request (3xx, 4xx)",
     "not_served": "the server does not serve this model",
     "no_stream": "the server answers in one piece, and a stream was asked for",
     "cut_short": "the stream ended before its last message",
@@ -210,6 +210,11 @@ class Reply:
     acceptance: AcceptanceCounts | None = None
     rows: tuple[TokenRow, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
+
+    @property
+    def whole_rows(self) -> tuple[TokenRow, ...]:
+        """Return the rows if there is one for each token of the output, else none of them."""
+        return self.rows if self.rows is not None and len(self.rows) == self.output_tokens else ()
 
 
 @dataclass(frozen=True)

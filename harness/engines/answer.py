@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from stridebench.harness.core.engine import (
     whole,
 )
 from stridebench.harness.errors import UsageError
+from stridebench.harness.machine.extras import optional
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ class ArrivingAnswer:
         if not all(map(math.isfinite, self.logprobs)):
             raise EngineFault("not_a_number", "a log-probability of the output")
         count = whole(self.usage.get("completion_tokens"))
+        counted = len(self.tokens) or (len(self.rows) if len(self.rows) >= len(self.chunks) else 0)
         return Reply(
             tokens=tuple(self.tokens) if gives_ids and self.tokens else None,
             text="".join(self.text),
             chunks=tuple(self.chunks),
-            output_tokens=len(self.tokens) or len(self.rows) or None if count is None else count,
+            output_tokens=counted or None if count is None else count,
             prompt_tokens=whole(self.usage.get("prompt_tokens")),
             finish=self.finish,
             logprobs=tuple(self.logprobs) or None,
@@ -97,7 +99,8 @@ def rows_of(logprobs: Mapping[str, Any]) -> list[TokenRow]:
         listed = [one.get("top_logprobs") or one.get("top_probs") or () for one in content]
         tops = [[(_name(top), _log(top)) for top in top_of_one] for top_of_one in listed]
         return [row_of(_name(one), top) for one, top in zip(content, tops, strict=True)]
-    pairs = zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=True)
+    tokens = logprobs.get("tokens") or ()
+    pairs = zip(tokens, logprobs.get("top_logprobs") or [None] * len(tokens), strict=True)
     return [row_of(str(token), (top or {}).items()) for token, top in pairs]
 
 
@@ -149,13 +152,33 @@ def begins_json(text: str, whole: bool) -> bool:
     return True
 
 
-# The key of a server: it comes from the environment, and is never stored or printed.
+# The address of a server and its key, which comes from the environment, and is never stored or printed.
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HIDDEN = "(key)"
 KEY_ENV = "STRIDE_API_KEY"
 """The variable that holds a key if no other is named."""
+
+
+def host_of(url: str, key_env: str) -> str:
+    """Return the host of a server's address.
+
+    Raises:
+        UsageError: it is not a URL, or holds a password.
+    """
+    httpx = optional("httpx", "an engine behind a URL", "engines")
+    try:
+        parts = urlsplit(url)
+        host, _ = str(parts.hostname or ""), (parts.port, httpx.URL(url).host.encode("idna"))  # both raise
+    except (ValueError, httpx.InvalidURL):
+        parts, host = urlsplit(""), ""
+    if parts.scheme not in ("http", "https") or not host:
+        shown = url.rpartition("@")[2]  # without a password
+        raise UsageError(f"{shown!r} is not the address of a server; write http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise UsageError(f"the address of {host} holds a password; put a key into ${key_env}")
+    return host
 
 
 class ServerKey:

@@ -1,4 +1,4 @@
-"""The verdict of `stride engine check`: the tokens and probabilities of a server, held against its plain decode's."""
+"""The verdicts of `stride engine check` and `probe`: a server's tokens and probabilities against its plain decode's."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ OUTCOMES = {"safe": 0, "unsafe": 1, "not shown": 4}
 """The outcomes, with their exit codes."""
 SAFE = ("same tokens", "near ties", "not refuted")
 UNSAFE = ("differs", "broken", "refuted")
+SKIPPED = "skipped"  # a probe that does not apply to a server says nothing against it
+ENDED = "ended"  # the server answers nothing since a probe
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,32 @@ class CheckedServer:
         return f"{safety}: {gains or 'without its plain decode (--plain) nothing shows whether it pays'}"
 
 
+@dataclass(frozen=True)
+class ProbeRow:
+    """The result of one probe; its verdict is one of `stride engine check`, "ended", "not shown" or "skipped"."""
+
+    probe: str
+    verdict: str
+    evidence: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ProbedServer:
+    """The rows of all probes."""
+
+    url: str
+    rows: tuple[ProbeRow, ...]
+
+    @property
+    def outcome(self) -> str:
+        """Return unsafe if a probe is or ended the server, not shown if a comparison is missing, else safe."""
+        words = {row.verdict for row in self.rows}
+        if words & {*UNSAFE, ENDED}:
+            return "unsafe"
+        return "safe" if words <= {*SAFE, SKIPPED} and words != {SKIPPED} else "not shown"
+
+
 @dataclass
 class Decoded:
     """The answers of one server at one temperature.
@@ -107,6 +135,7 @@ class Decoded:
         rows: the probabilities of each output, by prompt.
         prompt_ids: of each prompt, as the server read it; empty if it does not tell them.
         growth: of the server's counters.
+        problem: why their growth is not known; "" if it is, or the server has none.
     """
 
     cell: EngineCell
@@ -114,6 +143,13 @@ class Decoded:
     rows: dict[str, tuple[TokenRow, ...]] = field(default_factory=dict)
     prompt_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     growth: Mapping[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def whole(self) -> dict[str, tuple[TokenRow, ...]]:
+        """Return the rows of each output that has one for every token; in others the places of tokens are not known."""
+        counts = {one.prompt: one.output_tokens for one in self.requests}
+        return {key: rows for key, rows in self.rows.items() if rows and len(rows) == counts.get(key, len(rows))}
 
     @property
     def lacking(self) -> int:
@@ -156,7 +192,7 @@ def judged(decoded: Mapping[float, Mapping[str, Decoded]]) -> CheckedServer:
 
 def _judged(of_role: Mapping[str, Decoded]) -> TemperatureJudgement:
     own, plain = of_role["speculative"], of_role.get("plain")
-    at = f"T = {own.cell.sampling.temperature:g}"
+    at, greedy = f"T = {own.cell.sampling.temperature:g}", own.cell.sampling.temperature == 0
     doubts = []
     if failed := sum(one.status != "ok" for one in own.requests):
         doubts.append(f"{at}: {failed} of {len(own.requests)} requests failed")
@@ -166,13 +202,17 @@ def _judged(of_role: Mapping[str, Decoded]) -> TemperatureJudgement:
     if _drafted(own) == 0:
         doubts.append(f"{at}: nothing was drafted, so this was a plain decode")
     facts, evidence = compared(own, plain) if plain is not None else (StoredVerdict(), "nothing to compare with")
-    if own.cell.sampling.temperature > 0:
-        facts, said = _audited(own, plain, facts)
-        seen = facts.audit.visible_tv if facts.audit is not None and facts.same != 1 else None
+    facts, said = (facts, "") if greedy else _audited(own, plain, facts)
+    verdict = word(own.cell, facts, len(own.rows))
+    if plain is not None and facts.pairs < len(own.rows) and (greedy or verdict == "same tokens"):
+        part = f"{facts.pairs} of {number_of(len(own.rows), 'output')} could be compared"
+        doubts.append(f"{at}: {part}: others were not answered by both servers with probabilities of every token")
+    if not greedy:
+        evidence = evidence if verdict == "same tokens" else said
+        seen = facts.audit.visible_tv if facts.audit is not None and verdict != "same tokens" else None
         if seen is not None and seen > VISIBLE:
             doubts.append(f"{at}: too few tokens to see a bias below {VISIBLE:g}: send more prompts, or longer outputs")
-        return TemperatureJudgement(word(own.cell, facts), evidence if facts.same == 1 else said, tuple(doubts))
-    verdict = word(own.cell, facts)
+        return TemperatureJudgement(verdict, evidence, tuple(doubts))
     first, later = _departures(own, plain) if plain is not None else (0.0, 0.0)
     far = f"their probabilities differ by a total variation of {{:.2f}} (rounding: {ROUNDING:.2f} at most)"
     if first > ROUNDING:
@@ -191,11 +231,12 @@ def _drafted(one: Decoded) -> float | None:
 
 def compared(own: Decoded, plain: Decoded) -> tuple[StoredVerdict, str]:
     """Compare the tokens of two servers: how many outputs are the same, and where the others differ first."""
-    keys = [prompt for prompt in own.rows if prompt in plain.rows]
+    there = plain.whole
+    keys = [prompt for prompt in own.whole if prompt in there]
     sides = {key: (_tokens(own, key), _tokens(plain, key)) for key in keys}
     other = [key for key, (one, two) in sides.items() if one != two]
     if not keys:
-        return StoredVerdict(), "no prompt was answered by both servers"
+        return StoredVerdict(), "no output of both servers came with probabilities of every token"
     facts = StoredVerdict(pairs=len(keys), same=1 - len(other) / len(keys), visible_share=visible_share(len(keys)))
     if not other:
         seen = f"a change of {facts.visible_share:.0%} of them would have been seen in 9 of 10 checks"
@@ -232,9 +273,9 @@ def _departures(own: Decoded, plain: Decoded) -> tuple[float, float]:
 
     Nothing is drafted yet at the first token of an output, so a difference there is one of weights or arithmetic.
     """
-    width = min(width_of(list(one.rows.values())) for one in (own, plain))
+    width = min(width_of(list(one.whole.values())) for one in (own, plain))
     first, later = [0.0], [0.0]
-    for prompt in own.rows.keys() & plain.rows.keys() if width else ():
+    for prompt in own.whole.keys() & plain.whole.keys() if width else ():
         for place, (one, two) in enumerate(zip(own.rows[prompt], plain.rows[prompt], strict=False)):
             (later if place else first).append(distance(top_of(one, width), top_of(two, width)))
             if one.token != two.token:
@@ -308,6 +349,8 @@ def _seconds_a_token(frame: pd.DataFrame) -> pd.Series[float]:
 def _notes(one: Decoded) -> Iterator[str]:
     """Yield failures, and numbers of the server that contradict each other."""
     name = one.cell.use.label
+    if one.problem:
+        yield f"{name}: its counters tell no acceptance: {one.problem}"
     for fault, count in Counter(row.fault for row in one.requests if row.fault).items():
         first = next(row.error for row in one.requests if row.fault == fault)
         yield f"{name}: {count} x {fault}: {first}"

@@ -51,11 +51,9 @@ def adapter_of(url: str, key_env: str) -> str:
     """
     server = Server(url, key_env, 30.0)
     try:
-        listed = server.json("/v1/models")
+        owners = [str(entry.get("owned_by")) for entry in server.models()]
     finally:
         server.close()
-    entries = listed.get("data") if isinstance(listed, Mapping) else None
-    owners = [str(entry.get("owned_by")) for entry in entries or () if isinstance(entry, Mapping)]
     return next((ADAPTERS[owner] for owner in owners if owner in ADAPTERS), "openai")
 
 
@@ -69,6 +67,7 @@ class RowsEngine(Engine):
     def __init__(self, engine: Engine, penalties: Penalties | None = None) -> None:
         self.engine, self._penalties = engine, penalties or Penalties()
         self.rows, self.prompt_ids = tuple[TokenRow, ...](), tuple[int, ...]()
+        self.problem = ""
 
     def open(self, weights: EngineWeights) -> None:
         """Find the server."""
@@ -79,8 +78,12 @@ class RowsEngine(Engine):
         self.engine.close()
 
     def counters(self) -> Counters | None:
-        """Return the server's counters, or None if it has none."""
-        return self.engine.counters() if self.engine.tells.counters else None
+        """Return the server's counters, or None if it has none or they cannot be read; ``problem`` then says why."""
+        try:
+            return self.engine.counters() if self.engine.tells.counters else None
+        except EngineFault as fault:
+            self.problem = str(fault)
+            return None
 
     def generate(self, request: EngineRequest) -> Reply:
         """Decode one prompt."""
@@ -176,6 +179,11 @@ def decode(
                 answers.prompt_ids[prompt.id] = engines[role].prompt_ids
     for role, engine in engines.items():
         after, earlier = engine.counters(), before[role]
+        decoded[role].problem = engine.problem
         if after is not None and earlier is not None:
-            decoded[role].growth = after.since(earlier).values
+            growth = after.since(earlier)
+            if growth.backwards:
+                decoded[role].problem = "they went backwards: it was started again, or several replicas answer"
+            else:
+                decoded[role].growth = growth.values
     return decoded

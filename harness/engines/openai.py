@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from stridebench.harness.core.engine import (
     AcceptanceCounts,
@@ -31,6 +30,7 @@ from stridebench.harness.engines.answer import (
     ArrivingAnswer,
     ServerKey,
     StreamEvent,
+    host_of,
     penalty_fields,
     rows_of,
 )
@@ -59,13 +59,8 @@ class Server:
     """
 
     def __init__(self, url: str, key_env: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} is not the address of a server; write http://127.0.0.1:8000")
-        if parts.username or parts.password:
-            raise UsageError(f"the address of {parts.hostname} holds a password; put a key into ${key_env}")
-        self.url = url.rstrip("/")
         self._httpx = optional("httpx", "an engine behind a URL", "engines")
+        host, self.url = host_of(url, key_env), url.rstrip("/")
         self._sse = optional("httpx_sse", "an engine behind a URL", "engines")
         self._key = ServerKey(key_env)
         self._client = self._httpx.Client(
@@ -73,12 +68,18 @@ class Server:
             headers=self._key.headers,
             timeout=self._httpx.Timeout(timeout_s, connect=min(timeout_s, 10)),
             limits=self._httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S),
-            trust_env=parts.hostname not in LOOPBACK,
+            trust_env=host not in LOOPBACK,
         )
 
     def close(self) -> None:
         """Close its connections."""
         self._client.close()
+
+    def models(self) -> list[Mapping[str, Any]]:
+        """Return the entries of its list of models. EngineFault: it did not answer with JSON."""
+        listed = self.json("/v1/models")
+        entries = listed.get("data") if isinstance(listed, Mapping) else None
+        return [one for one in entries if isinstance(one, Mapping)] if isinstance(entries, list) else []
 
     def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON of an endpoint, to which ``body`` is posted. EngineFault: it did not answer with JSON."""
@@ -153,6 +154,8 @@ class Server:
         code, text = response.status_code, str(response.text)
         kind = "not_served" if code == 404 and "model" in text.lower() else "refused"
         kind = "overloaded" if code == 429 else "server_error" if code >= 500 else kind
+        if response.has_redirect_location:
+            text = f"it redirects to {response.headers['location']}; give the address of the server itself"
         raise self.fault(kind, f"{self.url}{path} answered {code}: ", text)
 
     def fault(self, kind: str, where: str, text: str) -> EngineFault:
@@ -176,7 +179,7 @@ class Server:
         except self._httpx.TransportError as error:
             kind = "cut_short" if self.answers() else "server_died"
             raise self.fault(kind, where, f"{type(error).__name__}: {error}") from error
-        except self._sse.SSEError as error:
+        except (self._sse.SSEError, self._httpx.DecodingError) as error:
             raise self.fault("malformed", where, str(error)) from error
 
 
@@ -253,9 +256,7 @@ class OpenAI(Engine):
     def open(self, weights: EngineWeights) -> None:
         """Find the server, and the model that it serves."""
         self.server = Server(self.url, self.key_env, self.timeout_s)
-        listed = self.server.json("/v1/models")
-        entries = listed.get("data") if isinstance(listed, Mapping) else None
-        names = [str(entry["id"]) for entry in entries or () if isinstance(entry, Mapping) and "id" in entry]
+        names = [str(entry["id"]) for entry in self.server.models() if "id" in entry]
         self.served = self.model or next(iter(names), "")
         if self.served not in names:
             told = ", ".join(names) or "nothing"

@@ -7,6 +7,7 @@ server, or of the same server asked for one token at a time, where no draft can 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from stridebench.harness.audit.of_rows import below_best, top_of, width_of
 from stridebench.harness.core.engine import EngineFault, EngineRequest, EngineWeights, Penalties, Reply
 from stridebench.harness.core.task import Sampling
 from stridebench.harness.engines.answer import begins_json
-from stridebench.harness.engines.check_verdict import SAFE, UNSAFE, Decoded, compared
+from stridebench.harness.engines.check_verdict import ENDED, SAFE, SKIPPED, UNSAFE, Decoded, ProbeRow, compared
 from stridebench.harness.engines.checking import TOP
 from stridebench.harness.engines.openai import OpenAI, read_counters
 from stridebench.harness.engines.serving.verdict import NEAR_TIE, word
@@ -36,8 +37,7 @@ AGES = "Write the ages of Ann (31) and Bob (25) as one JSON object.\n"
 BUDGETS = ("length", "limit")  # words of engines for an output that its budget has ended
 SAMPLES = ("openai", "vllm")  # engines whose requests take `n` at the top level
 PREEMPTIONS = {"vllm": "vllm:num_preemptions_total"}  # requests that lost their place in the cache
-SKIPPED = "skipped"  # a probe that does not apply to a server says nothing against it
-ENDED = "ended"  # the server answers nothing since a probe
+BY_CHANCE = 1e-6  # what a right server does as rarely as this says something against it
 STOPS = ("openai", "vllm", "llama_cpp")  # engines whose requests take `stop` at the top level
 JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
     "openai": {"response_format": {"type": "json_object"}},
@@ -45,32 +45,6 @@ JSON_ONLY: Mapping[str, Mapping[str, Any]] = {
     "llama_cpp": {"json_schema": {}},
 }
 """The fields of a request whose output must be JSON."""
-
-
-@dataclass(frozen=True)
-class ProbeRow:
-    """The result of one probe; its verdict is one of `stride engine check`, "ended", "not shown" or "skipped"."""
-
-    probe: str
-    verdict: str
-    evidence: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ProbedServer:
-    """The rows of all probes."""
-
-    url: str
-    rows: tuple[ProbeRow, ...]
-
-    @property
-    def outcome(self) -> str:
-        """Return unsafe if a probe is or ended the server, not shown if a comparison is missing, else safe."""
-        words = {row.verdict for row in self.rows}
-        if words & {*UNSAFE, ENDED}:
-            return "unsafe"
-        return "safe" if words <= {*SAFE, SKIPPED} and words != {SKIPPED} else "not shown"
 
 
 @dataclass
@@ -122,7 +96,8 @@ class Asker:
         key = f"{use.label} {use.options}"
         if key not in self.engines:
             engine = use.make()
-            assert isinstance(engine, OpenAI)  # only servers are probed
+            if not isinstance(engine, OpenAI):
+                raise UsageError(f"{use.name} is not a server that can be probed; `stride list engines` has some")
             self.engines[key] = engine
             engine.open(EngineWeights())
         return self.engines[key]
@@ -144,24 +119,23 @@ class Asker:
         text = engine.server.text(engine.metrics_path)
         return read_counters(text, {"preempted": name}).values.get("preempted")
 
-    def below_best(self, prompt: str, penalties: Penalties) -> list[float]:
+    def below_best(self, prompt: str, penalties: Penalties, use: EngineUse) -> list[float]:
         """Return how far tokens lie below the best ones behind penalties; empty if probabilities are not sent."""
-        reply, engine = self.ask(prompt, penalties=penalties), self._opened(self.use)
-        rows = reply.rows or ()
+        reply, engine = self.ask(prompt, use=use, penalties=penalties), self._opened(use)
+        rows = reply.whole_rows
         if engine.scores_penalised:
             rows = engine.score(self.ids_of(prompt), reply.tokens or (), TOP, penalties)
         width = width_of([rows])
         return below_best(rows, width, Penalties() if engine.scores_penalised else penalties) if width else []
 
-    def plainly(self, prompt: str | Sequence[int], tokens: int = TOKENS, penalties: Penalties | None = None) -> Reply:
-        """Return the plain decode of a prompt.
+    def plainly(self, prompt: str | Sequence[int], tokens: int = TOKENS, **fields: Any) -> Reply:
+        """Return the plain decode of a prompt, with the fields that ``ask`` takes.
 
         Raises:
             UsageError: it takes token ids that the server does not send.
         """
-        key = prompt, tokens, str(penalties)
+        key = prompt, tokens, str(fields)
         if key not in self.kept:
-            fields = {} if penalties is None else {"penalties": penalties}
             if self.plain is None:
                 self.kept[key] = self._one_by_one(prompt, tokens, fields)
             else:
@@ -177,7 +151,7 @@ class Asker:
                 f"{self.use.options['url']} sends no token ids of prompts and outputs, so its plain decode cannot be "
                 "asked for token by token; name a server of the same model without drafts with --plain"
             )
-        while len(tokens) < budget and reply.finish in BUDGETS:
+        while reply.tokens and len(tokens) < budget and reply.finish in BUDGETS:
             reply = self.ask([*ids, *tokens], 1, **fields)
             tokens += reply.tokens or ()
             rows += reply.rows or ()
@@ -191,9 +165,9 @@ class Asker:
         cell = EngineCell(self.use, "", "", task, Sampling(0.0), TOKENS, ignore_eos=False, seed=0, role="speculative")
         own, plain = Decoded(cell), Decoded(replace(cell, role="plain"))
         for name, (reply, reference) in answers.items():
-            own.rows[name], plain.rows[name] = reply.rows or (), reference.rows or ()
+            own.rows[name], plain.rows[name] = reply.whole_rows, reference.whole_rows
         if not all(own.rows.values()) or not all(plain.rows.values()):
-            return "not shown", "a server sends no probabilities, by which near ties are known"
+            return "not shown", "a server sends no probabilities of some tokens, by which near ties are known"
         facts, evidence = compared(own, plain)
         return word(own.cell, facts), evidence
 
@@ -231,9 +205,11 @@ def _budgets(asker: Asker) -> tuple[str, str]:
     answers = {}
     for budget in (1, 2, 3):
         reply, plain = asker.ask(COUNTED, budget), asker.plainly(COUNTED)
-        if reply.output_tokens != budget:
+        expected = min(budget, plain.output_tokens or budget)
+        if reply.output_tokens not in (expected, None):
             return "differs", f"max_tokens {budget} gave {reply.output_tokens} tokens"
-        answers[f"max_tokens {budget}"] = reply, replace(plain, rows=(plain.rows or ())[:budget])
+        plain = replace(plain, rows=plain.whole_rows[:budget], output_tokens=expected)
+        answers[f"max_tokens {budget}"] = reply, plain
     return asker.judged(answers)
 
 
@@ -248,6 +224,8 @@ def _stops(asker: Asker) -> tuple[str, str]:
     sent, expected = asker.ask(COUNTED, stop=[stop]).text or "", whole[: whole.index(stop)]
     if sent == expected:
         return "same tokens", f"the output ends at {stop!r}"
+    if asker.plain is not None and stop in sent and stop in (asker.plainly(COUNTED, stop=[stop]).text or ""):
+        return SKIPPED, f"the plain decode sends the stop string {stop!r} too"
     return "differs", f"with the stop string {stop!r} it sent {sent[-20:]!r} instead of {expected[-20:]!r}"
 
 
@@ -259,7 +237,7 @@ def _ends(asker: Asker) -> tuple[str, str]:
         if before.finish in BUDGETS or before.tokens is None or not asker.ids_of(prompt):
             continue
         plain, own = asker.plainly(text, 3 * TOKENS), asker.ask(text, 3 * TOKENS)
-        if plain.finish in BUDGETS or not plain.rows:
+        if plain.finish in BUDGETS or not plain.whole_rows:
             continue
         sent, expected = ([row.token for row in one.rows or ()] for one in (own, plain))
         if len(sent) > len(expected) and sent[: len(expected)] == expected:
@@ -271,13 +249,10 @@ def _ends(asker: Asker) -> tuple[str, str]:
 def _thinks(asker: Asker) -> tuple[str, str]:
     """The end of a thought in a draft; behind it an output may be held to JSON."""
     verdict, evidence = asker.judged({THOUGHT: (asker.ask(THOUGHT), asker.plainly(THOUGHT))})
-    if verdict not in SAFE or asker.use.name not in JSON_ONLY:
+    if verdict not in SAFE:
         return verdict, evidence
-    reply = asker.ask(THOUGHT, 3 * TOKENS, **JSON_ONLY[asker.use.name])
-    text = (reply.text or "").rpartition("</think>")[2].strip()
-    if begins_json(text, whole=reply.finish not in BUDGETS):
-        return verdict, f"{evidence}; held to JSON, {text[:30]!r} is sent behind the thought"
-    return "differs", f"{text[:60]!r} is not JSON ({reply.finish}), behind the thought"
+    held, said = _json(asker, THOUGHT)
+    return held if held in UNSAFE else verdict, f"{evidence}; behind the thought: {said}"
 
 
 def _samples(asker: Asker) -> tuple[str, str]:
@@ -289,7 +264,12 @@ def _samples(asker: Asker) -> tuple[str, str]:
         use = replace(asker.use, options={**asker.use.options, "sample": sample})
         reply = asker.ask(COUNTED, use=use, temperature=1.0, n=2, top_k=1)
         answers[f"sample {sample + 1}"] = reply, asker.plainly(COUNTED)
-    return asker.judged(answers)
+    verdict, evidence = asker.judged(answers)
+    if verdict in UNSAFE:
+        same = asker.plainly(COUNTED, temperature=1.0, top_k=1), asker.plainly(COUNTED)
+        if asker.judged({COUNTED: same})[0] in UNSAFE:
+            return SKIPPED, "top-k 1 does not make the plain decode greedy either"
+    return verdict, evidence
 
 
 def _preempted(asker: Asker) -> tuple[str, str]:
@@ -309,13 +289,18 @@ def _preempted(asker: Asker) -> tuple[str, str]:
 
 def _penalised(asker: Asker) -> tuple[str, str]:
     """Penalties at every verified position: by the rows that are sent, and for repetition by the plain decode."""
-    if not (lower := asker.below_best(COUNTED, Penalties(presence=1.5))):
-        return "not shown", "the server sends no probabilities of some tokens, by which penalties are judged"
+    unknown = "not shown", "a server sends no probabilities of some tokens, by which penalties are judged"
+    presence, repeated = Penalties(presence=1.5), Penalties(repetition=1.5)
+    if not (lower := asker.below_best(COUNTED, presence, asker.use)):
+        return unknown
     if max(lower) > NEAR_TIE:
+        if asker.plain is not None and max(asker.below_best(COUNTED, presence, asker.plain), default=1.0) > NEAR_TIE:
+            return SKIPPED, "the tokens of the plain decode are not those behind a presence penalty either"
         place = lower.index(max(lower))
         return "differs", f"with a presence penalty of 1.5 token {place + 1} lies {max(lower):.2f} nats below the best"
-    repeated = Penalties(repetition=1.5)
-    own, plain = asker.ask(CODE, penalties=repeated).rows or (), asker.plainly(CODE, TOKENS, repeated).rows or ()
+    own, plain = (ask(CODE, penalties=repeated).whole_rows for ask in (asker.ask, asker.plainly))
+    if not own or not plain:
+        return unknown
     for place, (one, other) in enumerate(zip(own, plain, strict=False)):
         if one.token != other.token:
             dropped = one.token == next(iter(top_of(other, 1)), None)
@@ -324,26 +309,34 @@ def _penalised(asker: Asker) -> tuple[str, str]:
     return "same tokens", "presence by the rows that are sent, repetition by the plain decode"
 
 
-def _json(asker: Asker) -> tuple[str, str]:
-    """An output that a grammar holds to JSON."""
+def _json(asker: Asker, prompt: str = AGES) -> tuple[str, str]:
+    """An output that a grammar holds to JSON, behind a thought if it begins with one."""
     if asker.use.name not in JSON_ONLY:
         return SKIPPED, f"how requests of {asker.use.name} ask for JSON is not known"
-    reply = asker.ask(AGES, 3 * TOKENS, **JSON_ONLY[asker.use.name])
-    text = (reply.text or "").strip()
-    whole = reply.finish not in BUDGETS
-    if begins_json(text, whole):
-        return "same tokens", f"{text[:30]!r} is {'JSON' if whole else 'the beginning of JSON'}"
-    return "differs", f"{text[:60]!r} is not JSON ({reply.finish})"
+    said: list[str] = []
+    for use in (asker.use, asker.plain) if asker.plain else (asker.use,):
+        reply = asker.ask(prompt, 3 * TOKENS, use, **JSON_ONLY[asker.use.name])
+        text = (reply.text or "").rpartition("</think>")[2].strip()
+        if begins_json(text, whole=reply.finish not in BUDGETS):
+            right = "same tokens", f"{text[:30]!r} is JSON or the beginning of it"
+            return ("differs", said[0]) if said else right
+        said.append(f"{text[:60]!r} is not JSON ({reply.finish})")
+    return (SKIPPED, f"{said[0]}, and the plain decode sends none either") if asker.plain else ("differs", said[0])
 
 
 def _seeds(asker: Asker) -> tuple[str, str]:
     """At T = 1 equal seeds give equal outputs, and different ones do not."""
-    outputs = [asker.ask(CODE, temperature=1.0, seed=seed).rows for seed in (1, 1, 2, 3)]
-    first, again, *others = [[row.token for row in rows or ()] for rows in outputs]
-    if not first:
-        return "not shown", "the server sends no probabilities, by whose names tokens are compared"
+    rows, *outputs = [asker.ask(CODE, temperature=1.0, seed=seed).whole_rows for seed in (1, 1, 2, 3)]
+    first, again, *others = [[row.token for row in one] for one in (rows, *outputs)]
+    if not all((first, again, *others)):
+        return "not shown", "the server sends no probabilities of some tokens, by whose names they are compared"
     if all(other == first for other in others):
-        return "differs", "three seeds gave one output at T = 1"
+        chance = math.exp(2 * sum(row.top.get(row.token, 0.0) for row in rows))
+        said = f"three seeds gave one output at T = 1, whose chance is {chance:.2g} at most"
+        if chance > BY_CHANCE:
+            return "not shown", said
+        texts = {asker.plainly(CODE, temperature=1.0, seed=seed).text for seed in (2, 3)} if asker.plain else set()
+        return ("not shown", f"{said}, and two gave one plain decode") if len(texts) == 1 else ("differs", said)
     if first != again:
         return "not shown", "one seed gave two outputs at T = 1: the server ignores it, or rounds by its batch"
     return "same tokens", "equal seeds gave equal outputs, and different seeds different ones"

@@ -100,7 +100,7 @@ class SGLang(OpenAI):
 
 def _rows(probs: Sequence[Any], tops: Sequence[Any] | None) -> list[TokenRow]:
     """Return rows of triples of log-probability, id and text; the first token of a text has no probabilities."""
-    pairs = zip(probs, tops or [], strict=True)
+    pairs = zip(probs, tops or [None] * len(probs), strict=True)
     return [row_of(f"id {one[1]}", ((f"id {entry[1]}", entry[0]) for entry in top or ())) for one, top in pairs]
 
 

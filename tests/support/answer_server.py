@@ -31,6 +31,8 @@ class Answers:
         whole: answer with one JSON document, as a server without streams.
         owner: what the server calls itself in the list of its models.
         tokenised: ids of every text that it is asked to tokenise.
+        headers: of the list of its models, and of a refusal.
+        listing: its list of models; None: one of ``models``.
     """
 
     events: Sequence[Mapping[str, Any] | str] = ()
@@ -49,13 +51,15 @@ class Answers:
     whole: bool = False
     owner: str = ""
     tokenised: Sequence[int] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    listing: Any = None
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """A request for tokens."""
         self.asked.append(await request.json())
         self.keys.append(request.headers.get("Authorization"))
         if self.status != 200:
-            return web.Response(status=self.status, text=self.body)
+            return web.Response(status=self.status, text=self.body, headers=self.headers)
         events = self.events if self.reply is None else self.reply(self.asked[-1])
         if self.whole:
             return web.json_response(events[-1])
@@ -76,7 +80,8 @@ class Answers:
 
     async def listed(self, request: web.Request) -> web.Response:
         """The models."""
-        return web.json_response({"data": [{"id": name, "owned_by": self.owner} for name in self.models]})
+        listing = {"data": [{"id": name, "owned_by": self.owner} for name in self.models]}
+        return web.json_response(listing if self.listing is None else self.listing, headers=self.headers)
 
     async def tokens(self, request: web.Request) -> web.Response:
         """The ids of a text, in the form of llama.cpp."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aiohttp import web
 from numpy.typing import NDArray
 
 from tests.support.answer_server import Answers, answer_server
@@ -64,6 +65,8 @@ class TableServer:
         slip: at T = 0 every so many tokens are the second best; 0: none.
         noise: standard deviation of an error in all logits of the table.
         silent: every so many tokens come without probabilities; 0: none.
+        rowless: every so many tokens of an output of more than 8 come without a row of their own; 0: none.
+        serves: requests that are answered before all others fail; None: none fails.
         drafted: drafts that it tells of each request, half of them accepted; None: it tells none.
         top: most probable tokens that it sends at most, and the drawn one too; ``-IDS`` sends the drawn one alone.
         stops: the id that ends an output, or -1.
@@ -80,6 +83,8 @@ class TableServer:
     slip: int = 0
     noise: float = 0.0
     silent: int = 0
+    rowless: int = 0
+    serves: int | None = None
     drafted: int | None = 8
     top: int = 20
     stops: int = -1
@@ -96,6 +101,10 @@ class TableServer:
 
     def reply(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The messages of one answer in the form of OpenAI's completions, one a token."""
+        if self.serves is not None:
+            self.serves -= 1
+            if self.serves < 0:
+                raise web.HTTPInternalServerError
         prompt = body["prompt"]
         ids = prompt if isinstance(prompt, list) else [hashlib.sha256(prompt.encode()).digest()[0] % IDS]
         draws = np.random.default_rng([body["seed"], self.stream])
@@ -108,6 +117,8 @@ class TableServer:
             if self.heats:
                 logprobs = logprobs_behind(self.logits / (body["temperature"] or 1), [ids[-1], *output][-2])
             events.append({"choices": [self._choice(last, logprobs, top, place)]})
+            if self.rowless and body["max_tokens"] > 8 and place % self.rowless == 0:
+                events[-1]["choices"][0]["logprobs"] = None
             if last == self.stops:
                 break
         events[-1]["choices"][0]["finish_reason"] = "stop" if last == self.stops else "length"
@@ -217,15 +228,16 @@ def outcome_of(
     prompts: Path,
     *words: object,
     owner: str = "vllm",
+    metrics: Sequence[str] = (),
 ) -> Outcome:
-    """Run a command on a table server that calls itself by a name, and on its plain decode if there is one."""
+    """Run a command on a table server with a name and counters, and on its plain decode if there is one."""
     forms = {"sglang": sglang_reply, "llamacpp": llama_reply}
 
     def answers(one: TableServer) -> Answers:
         form = forms.get(owner)
         return Answers(reply=one.reply if form is None else partial(form, one), owner=owner, tokenised=(7,))
 
-    with answer_server(answers(own)) as server:
+    with answer_server(replace(answers(own), metrics=list(metrics))) as server:
         command = (*verb, server.url, "--prompts", prompts, *words)
         if plain is None:
             return stride(*command)

@@ -7,14 +7,22 @@ import math
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from stridebench.harness.core.engine import GONE, Engine, EngineFault, EngineRequest, Reply
+from stridebench.harness.core.engine import (
+    GONE,
+    AcceptanceCounts,
+    Chunk,
+    Engine,
+    EngineFault,
+    EngineRequest,
+    Reply,
+)
 from stridebench.harness.core.task import Prompt
 from stridebench.harness.engines.serving.verdict import Reference
 from stridebench.harness.errors import printable_line
@@ -22,6 +30,7 @@ from stridebench.harness.plan.engine_cells import EngineCell
 from stridebench.harness.record.requests import Request
 
 LONGEST_ERROR = 400
+Part = TypeVar("Part", Reply, AcceptanceCounts, Chunk)
 
 
 @dataclass(frozen=True)
@@ -116,10 +125,56 @@ def answered(reply: Any) -> Reply:
     """
     if not isinstance(reply, Reply):
         raise EngineFault("engine_error", f"generate returned {type(reply).__name__}, not a Reply")
-    tokens = None if reply.tokens is None else tuple(operator.index(token) for token in reply.tokens)
-    if reply.logprobs is not None and not all(map(math.isfinite, reply.logprobs)):
-        raise EngineFault("not_a_number", "a log-probability of the output")
-    return replace(reply, tokens=tokens, chunks=tuple(reply.chunks))
+    counts = None if reply.acceptance is None else _typed(reply.acceptance, AcceptanceCounts)
+    chunks = tuple(_typed(chunk, Chunk) for chunk in reply.chunks)
+    return replace(_typed(reply, Reply), acceptance=counts, chunks=chunks)
+
+
+def _typed(values: Part, kind: type[Part]) -> Part:
+    """Return a part of a reply with its numbers and texts as Python's own.
+
+    Raises:
+        EngineFault: it is something else, or a field holds another type than it declares.
+    """
+    if not isinstance(values, kind):
+        raise EngineFault("engine_error", f"found {values!r:.60} where {kind.__name__} belongs")
+    changes: dict[str, Any] = {}
+    for field in fields(values):
+        value, read = getattr(values, field.name), READERS.get(str(field.type).removesuffix(" | None"))
+        if value is None or read is None:
+            continue
+        try:
+            changes[field.name] = read(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            detail = f"{kind.__name__}.{field.name} is {value!r:.60}, and its type is {field.type}"
+            raise EngineFault("engine_error", detail) from error
+    return replace(values, **changes)
+
+
+def _whole(value: Any) -> int:
+    return int(np.int64(operator.index(value)))  # a column holds 64 bits
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise EngineFault("not_a_number", "a log-probability or figure of the output")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "int": _whole,
+    "float": _finite,
+    "str": _text,
+    "tuple[int, ...]": lambda values: tuple(map(_whole, values)),
+    "tuple[float, ...]": lambda values: tuple(map(_finite, values)),
+}
+"""Readers of the fields of a reply by their types; rows are read where they are used."""
 
 
 def fault_of(request: EngineRequest, reply: Reply, reference: Reference) -> EngineFault | None:

@@ -162,7 +162,8 @@ class EngineJudge:
             facts = facts.merged(StoredVerdict(floor=same))
             if largest(facts) > NEAR_TIE:
                 facts = facts.merged(StoredVerdict(departure=self._departure(plain)))
-        return facts.merged(StoredVerdict(verdict=word(cell, facts)))
+        outputs = len(_outputs(self._rows[cell.id]))
+        return facts.merged(StoredVerdict(verdict=word(cell, facts, outputs)))
 
     def _partner(self, cell: EngineCell, role: str, label: str) -> EngineCell | None:
         """A cell of the same setting; a floor is there for one load alone, which serves every load."""
@@ -282,15 +283,19 @@ def _value(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def word(cell: EngineCell, facts: StoredVerdict) -> str:
-    """The verdict in words; "" for a plain greedy decode, which nothing is compared with."""
+def word(cell: EngineCell, facts: StoredVerdict, outputs: int = 0) -> str:
+    """The verdict in words; "" for a plain greedy decode, which nothing is compared with.
+
+    Args:
+        outputs: of the cell; if fewer were compared with the plain decode's, an audit of all says more.
+    """
     if cell.role == "floor":
         return ""
-    if cell.role == "speculative" and facts.pairs and facts.same == 1:
+    own, of_plain = facts.audit, facts.plain_audit
+    if cell.role == "speculative" and facts.pairs and facts.same == 1 and (own is None or facts.pairs >= outputs):
         return "same tokens"
     if cell.sampling.temperature == 0:
         return _greedy_word(facts) if cell.role == "speculative" else ""
-    own, of_plain = facts.audit, facts.plain_audit
     if own is None:
         return "unverified"
     if own.verdict != "refuted":

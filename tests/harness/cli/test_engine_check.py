@@ -20,6 +20,10 @@ PLAIN = TableServer(stream=1, drafted=None)
 checked = partial(outcome_of, ("engine", "check"))
 
 
+def drafts(count: int) -> str:
+    return f"vllm:spec_decode_num_draft_tokens_total {count}\nvllm:spec_decode_num_accepted_tokens_total {count // 2}\n"
+
+
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     return written_prompts(tmp_path)
@@ -88,6 +92,24 @@ def test_rounding_moves_tokens_at_near_ties_alone_and_is_safe(prompts: Path) -> 
             ["T = 0: other arithmetic: ", "T = 1: other arithmetic: "],
         ),
         (TableServer(top=-IDS), None, (), ["the server sends the probability of the drawn token alone"]),
+        (
+            TableServer(rowless=1),
+            TableServer(drafted=None, rowless=1),
+            (),
+            ["T = 0: unverified: no output of both servers came with probabilities", "T = 0: 0 of 12 outputs could be"],
+        ),
+        (TableServer(rowless=3), PLAIN, (), ["T = 0: unverified: ", "T = 0: 0 of 12 outputs could be compared"]),
+        (
+            TableServer(),
+            TableServer(drafted=None, serves=2),
+            (),
+            [
+                "all 1 outputs are",
+                "T = 0: 1 of 12 outputs could be compared",
+                "T = 1: not refuted: ",
+                "11 x server_error",
+            ],
+        ),
         (TableServer(), PLAIN, ("--max-new-tokens", "2"), ["too few tokens to see a bias below 0.2"]),
         (TableServer(), PLAIN, ("--max-new-tokens", "1"), ["T = 1: inconclusive: "]),
     ],
@@ -98,6 +120,16 @@ def test_what_cannot_be_known_is_not_shown(
     done = checked(own, plain, prompts, *words)
     assert done.code == 4 and done.out.startswith("not shown to be safe: "), done.out
     assert [one for one in said if one not in done.out] == [], done.out
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [(["<html>{a=</html>"], "the server's counters cannot be read"), ([*map(drafts, (9, 4) * 2)], "went backwards")],
+)
+def test_counters_that_tell_nothing_are_a_note_and_no_acceptance(prompts: Path, metrics: list[str], said: str) -> None:
+    done = checked(TableServer(drafted=None), PLAIN, prompts, metrics=metrics)
+    assert done.code == 0 and said in done.out and "with drafts: its counters tell no acceptance" in done.out
+    assert "length a pass" not in done.out
 
 
 def test_without_its_plain_decode_a_wrong_sampler_is_still_refuted(prompts: Path) -> None:
@@ -118,8 +150,16 @@ def test_servers_that_cannot_be_checked_are_one_message(prompts: Path) -> None:
     assert "a stream was asked for" in text and "switch on streaming" in text
     text = one_message(Answers(reply=TableServer(top=0).reply, owner="vllm"), prompts)
     assert "sends no log-probabilities" in text and "Switch them on" in text
+    for odd in ({"listing": {"data": 5}}, {"headers": {"Content-Encoding": "gzip"}}):
+        text = one_message(Answers(**odd), prompts)
+        assert "serves nothing" in text or "is not of the documented form" in text
+    text = one_message(Answers(status=307, headers={"Location": "https://there/"}), prompts)
+    assert "answered 307: it redirects to https://there/; give the address" in text
     text = one_message(Answers(status=400, body="logprobs: at most 5"), prompts)
-    assert "the server refused the request" in text and "at most 5" in text
+    assert "the server refused or redirected the request" in text and "at most 5" in text
+    with answer_server(Answers(reply=PLAIN.reply)) as server:
+        words = (server.url, "--plain", f"{server.url}/", "--prompts", prompts)
+        assert "is the server itself" in refused("engine", "check", *words)
 
 
 def test_prompts_and_engines_that_do_not_fit_are_one_message(prompts: Path, tmp_path: Path) -> None:

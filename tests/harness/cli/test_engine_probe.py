@@ -13,9 +13,11 @@ from aiohttp import web
 
 from stridebench.harness.engines.answer import begins_json
 from stridebench.harness.engines.probes import ASKS, PROBES
+from stridebench.harness.registry import ENGINES
 from tests.support.answer_server import Answers, answer_server
 from tests.support.cli import Outcome, refused, stride
 from tests.support.sampling_server import IDS, TABLE, TableServer, llama_reply
+from tests.support.table_engine import NAME, TableEngine, table_engine
 
 JSON = '{"Ann": 31, "Bob": [25, true]}'
 
@@ -150,6 +152,46 @@ def test_tokens_that_differ_in_longer_requests_are_unsafe_and_the_text_says_wher
     done = probed(ProbedTable(slip=5))
     assert done.code == 1 and done.out.startswith("unsafe: http")
     assert "- an empty draft after an accepted one: differs: 3 of 3 outputs differ, where" in done.out
+
+
+def test_fields_that_the_plain_decode_ignores_too_are_no_fault_of_the_drafts() -> None:
+    ignoring: dict[str, Any] = {
+        "faults": ("late stop", "no grammar", "one seed"),
+        "drops": ("top_k", "presence_penalty"),
+    }
+    with (
+        answer_server(Answers(reply=ProbedTable(**ignoring).reply)) as server,
+        answer_server(Answers(reply=ProbedTable(**ignoring).reply)) as plain,
+    ):
+        done = stride("engine", "probe", server.url, "--plain", plain.url, "--json")
+    said = verdicts(done)
+    assert done.code == 4 and said.pop("seeds") == "not shown" and "differs" not in said.values()
+    ignored = ("a stop string in a draft", "JSON", "two samples of one prompt", "penalties")
+    assert {said[name] for name in ignored} == {"skipped"}
+    assert said["the end of a thought in a draft"] == "same tokens"
+
+
+def test_one_output_of_three_seeds_says_nothing_if_it_is_probable() -> None:
+    done = probed(ProbedTable(noise=200), "--json")
+    assert verdicts(done)["seeds"] == "not shown" and "whose chance is" in done.out
+
+
+def test_an_engine_with_an_address_that_is_not_a_server_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Addressed(TableEngine):
+        url: str = ""
+        key_env: str = ""
+        prompt: str = ""
+
+    with table_engine():
+        monkeypatch.setitem(ENGINES._items, NAME, Addressed)
+        said = refused("engine", "probe", "http://127.0.0.1:9", "--engine", NAME)
+    assert "table is not a server that can be probed" in said
+
+
+def test_a_server_is_not_its_own_plain_decode() -> None:
+    words = ("http://127.0.0.1:9/", "--plain", "http://127.0.0.1:9")
+    assert "is the server itself" in refused("engine", "probe", *words)
 
 
 def test_a_seed_that_is_ignored_is_not_shown() -> None:

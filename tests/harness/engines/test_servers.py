@@ -304,6 +304,16 @@ def test_the_most_probable_tokens_are_asked_for_and_read(
     assert asked.items() <= answers.asked[0].items() and not asked.keys() & answers.asked[1].keys()
 
 
+def test_tokens_without_probabilities_have_empty_rows_or_leave_the_number_of_tokens_unknown(answers: Answers) -> None:
+    answers.events = (message("a", "stop", logprobs={**listed("a", -0.5, {}), "top_logprobs": None}),)
+    assert ask(OpenAI, answers, ROWS).whole_rows == (TokenRow("a", {}),)
+    answers.events = (message("a", logprobs=None), message("b", "stop", logprobs=listed("b", -0.5, {"b": -0.5})))
+    reply = ask(OpenAI, answers, ROWS)
+    assert (reply.output_tokens, reply.whole_rows) == (None, ())
+    answers.events = sglang_stream({"output_token_logprobs": [[-0.5, one, None] for one in (3, 4, 5)]}, True)
+    assert ask(SGLang, answers, ROWS).rows == tuple(TokenRow(f"id {one}", {}) for one in (3, 4, 5))
+
+
 def test_an_accepted_draft_of_llama_cpp_has_a_row_without_probabilities(answers: Answers) -> None:
     answers.events = ({**LLAMA_STREAM[0], "completion_probabilities": ENTRIES[:1]}, *LLAMA_STREAM[1:])
     assert ask(LlamaCpp, answers, ROWS).rows == (TOLD[0], TokenRow("id 4", {}))
@@ -424,6 +434,9 @@ FAULTS: list[tuple[str, type[OpenAI], dict[str, Any]]] = [
     ("refused", OpenAI, {"status": 400, "body": "no such field"}),
     ("not_served", OpenAI, {"status": 404, "body": "The model `x` does not exist."}),
     ("not_served", OpenAI, {"models": ()}),
+    ("not_served", OpenAI, {"listing": {"data": 5}}),
+    ("malformed", OpenAI, {"headers": {"Content-Encoding": "gzip"}}),
+    ("refused", OpenAI, {"status": 307, "headers": {"Location": "https://there/"}}),
     ("no_server", OpenAI, {"url": "http://127.0.0.1:9"}),
     ("no_stream", OpenAI, {"events": OPENAI, "whole": True}),
     ("cut_short", OpenAI, {"events": OPENAI[:1], "done": True}),
@@ -485,9 +498,17 @@ def test_a_model_that_is_not_served_is_a_fault(answers: Answers) -> None:
     assert fault_of(OpenAI, answers, model="other") == "not_served"
 
 
-def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="not the address"):
-        Server("127.0.0.1:80", "KEY", 1)
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("127.0.0.1:80", "http://[::1", "http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://xn--"),
+        *(f"http://{'a' * 70}", "http://me:secret@[::1", "http://me:secret@127.0.0.1:abc"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="not the address") as refused:
+        Server(url, "KEY", 1)
+    assert "secret" not in str(refused.value)
 
 
 def test_a_kept_connection_that_the_server_closes_is_no_fault_where_something_is_read() -> None:

@@ -14,7 +14,12 @@ import pytest
 import yaml
 
 from stridebench.harness.core.engine import Counters, EngineFault, Reply
+from stridebench.harness.core.task import Sampling
+from stridebench.harness.engines.serving.verdict import word
 from stridebench.harness.errors import RunIncomplete
+from stridebench.harness.plan.engine_cells import EngineCell
+from stridebench.harness.plan.entries import EngineUse, TaskUse
+from stridebench.harness.record.entries import StoredAudit, StoredVerdict
 from stridebench.harness.record.store import Store
 from stridebench.reports import crossover
 from stridebench.reports.engine_rows import summarise_engines
@@ -160,9 +165,13 @@ def test_a_seed_that_is_ignored_is_a_row_and_a_note(tmp_path: Path, texts: bool)
 def test_what_an_engine_of_another_package_raises_fails_its_request_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = suite(tmp_path, PLAIN)
+    wrong: list[dict[str, Any]] = [
+        *({"tokens": ("a",)}, {"text": b"ab"}, {"acceptance": {"drafted": 1}}, {"chunks": (123,)}),
+        *({"output_tokens": "2"}, {"output_tokens": 2**70}, {"prompt_tokens": 2.5}, {"logprobs": (float("nan"),)}),
+    ]
+    path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 8}])
     generate = TableEngine.generate
-    odd: list[Any] = [KeyError("lost"), None, Reply(tokens=("a",), output_tokens=1), Reply(logprobs=(float("nan"),))]  # type: ignore[arg-type]
+    odd: list[Any] = [KeyError("lost"), None, *(Reply(**one) for one in wrong)]
 
     def broken(engine: TableEngine, request: Any) -> Any:
         value = odd.pop(0) if odd else generate(engine, request)
@@ -174,11 +183,21 @@ def test_what_an_engine_of_another_package_raises_fails_its_request_alone(
     done = run(path)
     assert done.code == 1 or "engine_error" in done.out, done.err
     table = only(path)
-    assert len(table) == 4 and set(table["fault"].dropna()) == {"engine_error", "not_a_number"}
+    assert len(table) == 10 and table["fault"].value_counts().to_dict() == {"engine_error": 9, "not_a_number": 1}
+    assert "Reply.text is b'ab', and its type is str | None" in " ".join(table["error"])
     assert "KeyError: 'lost'" in " ".join(table["error"].dropna())
     monkeypatch.setattr(TableEngine, "open", lambda *arguments: 1 / 0)
     stopped = stride("run", path, "--out", tmp_path / "again")
     assert stopped.code == 3 and "ZeroDivisionError" in stopped.err and "--resume" in stopped.err
+
+
+def test_an_audit_of_all_outputs_says_more_than_equal_tokens_of_some() -> None:
+    task = TaskUse("tabular", None, None)  # type: ignore[arg-type]
+    use = EngineUse(NAME, NAME, {})
+    cell = EngineCell(use, "", "", task, Sampling(1.0), 8, ignore_eos=False, seed=0, role="speculative")
+    refuted = StoredAudit(verdict="refuted", log_e=9.0, tokens=96, near_cut=0, visible_tv=0.1, best="", threshold=2000)
+    facts = StoredVerdict(pairs=1, same=1.0, audit=refuted)
+    assert [word(cell, facts, outputs) for outputs in (1, 12)] == ["same tokens", "refuted"]
 
 
 def test_each_engine_decodes_with_drafts_just_after_its_plain_decode(tmp_path: Path) -> None:
