@@ -198,12 +198,12 @@ class Tabular(EnumerableBackbone):
         return GATED
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of its `pieces`, each of which is one letter; others are not read."""
-        return [id for letter in text for id, piece in enumerate(self.pieces()) if piece == letter]
+        """Return the ids of its `letters`; others are not read."""
+        return [id for letter in text for id, piece in enumerate(self.letters) if piece == letter]
 
-    def pieces(self) -> Sequence[str]:
+    def pieces(self) -> Sequence[bytes]:
         """Return a letter for each id; that of the last one is in no vocabulary of another size."""
-        return self.letters
+        return [letter.encode() for letter in self.letters]
 
     def cache(self, prompt: int = 1) -> TabularCache | SnapshotCache:
         if self.state == "recurrent":

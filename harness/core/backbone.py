@@ -172,8 +172,10 @@ class Backbone(ABC):
             f"tokenizer next to its weights"
         )
 
-    def pieces(self) -> Sequence[str]:
-        """Return the text of every id, with its space; empty for special ids and for ids without a token.
+    def pieces(self) -> Sequence[bytes | str]:
+        """Return the text of every id in UTF-8, of which an id may hold a part; "" for ids without a token.
+
+        A special id has no text, but a name, which is a `str`.
 
         Raises:
             UsageError: there is no tokenizer.

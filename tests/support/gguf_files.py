@@ -39,7 +39,7 @@ def write_gguf(
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
     for key, value in (keys or {}).items():
-        add = writer.add_string if isinstance(value, str) else writer.add_float32
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(key, value)  # type: ignore[operator]  # of either type
     for name, entries in (tensors or {}).items():
         writer.add_tensor(name, np.array(entries, dtype=np.float32))

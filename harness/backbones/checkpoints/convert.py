@@ -201,6 +201,8 @@ def _generation(settings: Mapping[str, list[int]], config: Any, tokenizer: Any) 
 
 Q4_1_BYTES = 20
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+END_IDS = [f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom")]
+"""Ids of the end of a text, of a turn and of a message, at all of which llama.cpp stops."""
 COMPUTED = ("rotary_emb", "inv_freq")
 """Buffers that a model derives from its configuration: no file holds them."""
 
@@ -348,4 +350,7 @@ def _model(gguf: Path) -> Any:
     lost = [key for key in report.missing_keys if key not in tied and not any(buffer in key for buffer in COMPUTED)]
     if lost or report.unexpected_keys:
         raise ValueError(f"tensors missing: {lost[:3]}, not expected: {report.unexpected_keys[:3]}")
+    ends = {int(reader.fields[key].contents()) for key in END_IDS if key in reader.fields}
+    if len(ends) > 1:
+        model.generation_config.eos_token_id = sorted(ends)
     return model

@@ -46,7 +46,7 @@ MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside"
 ``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
 INTEGER = "@integer-minima"
 """Behind the path of a GGUF file: its minima are rounded."""
-CONVERTER = 2
+CONVERTER = 3
 """Version of `convert`, which is part of a folder's name: what an earlier version wrote is converted again."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 

@@ -119,7 +119,8 @@ def add(folder: Path, model: Any) -> str:
     except (WeightsError, AttributeError) as error:
         return f"the adapter in their folder ({SETTINGS}) is not applied to the weights: {error}"
     for layer, weight in weights.items():
-        weight.data = (weight.float() + added[layer].to(weight.device)).to(weight.dtype)
+        total = (weight.float() + added[layer].to(weight.device)).to(weight.dtype)
+        model.get_submodule(layer).weight = nn.Parameter(total, requires_grad=False)  # an embedding tied to it stays
     return f"the adapter in their folder ({SETTINGS}) is added to the weights"
 
 

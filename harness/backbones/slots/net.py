@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -155,11 +156,15 @@ class SlotInputs:
 
 
 def sliding_layers(config: Any) -> list[bool]:
-    """Return whether each layer of a configuration of transformers sees a window of the last positions only."""
+    """Return whether each layer of a configuration of transformers sees a window of the last positions only.
+
+    A window in the config.json of a class without that parameter is kept there, and its model does not read it.
+    """
     kinds = getattr(config, "layer_types", None)
     if kinds:
         return [kind == "sliding_attention" for kind in kinds]
-    return [bool(getattr(config, "sliding_window", None))] * int(config.num_hidden_layers)
+    window = "sliding_window" in inspect.signature(type(config)).parameters and config.sliding_window
+    return [bool(window)] * int(config.num_hidden_layers)
 
 
 def causal_mask(rows: int, before: int, like: Tensor) -> Float[Tensor, "N T"]:

@@ -6,6 +6,7 @@ function's head and docstring, must reach the model unchanged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,14 @@ from stridebench.harness.errors import UsageError
 
 OWN = "own"
 """The template that comes with the tokenizer."""
+
+
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""SentencePiece's name of a token that is one byte."""
+PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+OTHERS = sorted(set(range(256)) - set(PRINTED))
+BYTES = {chr(byte): byte for byte in PRINTED} | {chr(256 + place): byte for place, byte in enumerate(OTHERS)}
+"""Bytes by their letters in the names of a byte-level tokenizer, as GPT-2 has them."""
 
 
 @dataclass(frozen=True)
@@ -177,20 +186,25 @@ class TokenizedAdapter(Adapter):
             )
         return ids
 
-    def pieces(self) -> Sequence[str]:
+    def pieces(self) -> Sequence[bytes | str]:
         if self._tokenizer is None:
             return super().pieces()
         special = set(self._tokenizer.all_special_ids)
         names = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
-        texts = ["" if id in special or name is None else self._piece(name) for id, name in enumerate(names)]
+        texts = [self._piece(name) if name and id not in special else name or "" for id, name in enumerate(names)]
         size = self.capabilities.vocabulary
         return texts[:size] + [""] * (size - len(texts))
 
-    def _piece(self, name: str) -> str:
+    def _piece(self, name: str) -> bytes:
         """Return the text of a token. SentencePiece's decoder leaves out the first space, which it writes as a mark."""
         if name.startswith("\u2581"):
-            return name.replace("\u2581", " ")
-        return str(self._tokenizer.convert_tokens_to_string([name]))
+            return name.replace("\u2581", " ").encode()
+        text = str(self._tokenizer.convert_tokens_to_string([name]))
+        if "\ufffd" in text and (byte := BYTE.fullmatch(name)):
+            return bytes.fromhex(byte[1])
+        if "\ufffd" in text and BYTES.keys() >= set(name):
+            return bytes(BYTES[letter] for letter in name)
+        return text.encode()
 
     def _text(self, tokens: Sequence[int], **options: Any) -> str:
         """Return text without special tokens; empty without a tokenizer."""

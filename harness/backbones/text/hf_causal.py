@@ -75,6 +75,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             attn = transformers_models.attention(name, config, params.get("attn", ""), notes)
             model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
             fingerprint = files.of_tensors(model)
+            model = transformers_models.place(model, device, TYPES[dtype])
         else:
             folder = sources.locate(name, source)
             config = transformers_models.read_config(name, folder)
@@ -86,8 +87,8 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
             model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype], later, **spread)
             notes += [lora.add(folder, model)] if adapted else []
             tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
-        if "device_map" not in params and not hasattr(model, "fill"):
-            model = transformers_models.place(model, device, TYPES[dtype])
+            if not (spread or (later and hasattr(model, "fill"))):
+                model = model.to(device)  # its loader has set the types, of which some architectures keep fp32
         model = model.eval().requires_grad_(False)
         fp32 = 4 * sum(weight.numel() for weight in model.parameters())
         capabilities = transformers_models.capabilities(model, cls.meets(params))

@@ -104,6 +104,18 @@ VOCABS = ("tli", "slem")
 """Ways to draft with another vocabulary."""
 LONGEST = 4
 """Most ids of a drafter that stand for one id of the target; of more the last ones."""
+INSIDE = {bytes([byte]) for byte in range(0x80, 0xC0)}
+"""Bytes of UTF-8 that go on with a letter."""
+
+
+def texts_of(pieces: Sequence[bytes | str]) -> Sequence[bytes]:
+    """Return the texts of ids, empty for special ones."""
+    return [piece if isinstance(piece, bytes) else b"" for piece in pieces]
+
+
+def written(text: bytes) -> str:
+    """Return the whole letters of a text in UTF-8, which may begin or end inside one."""
+    return text.decode(errors="ignore")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +125,14 @@ class Intersection:
     Args:
         own: of the drafter, an id for each shared token.
         target: of the target, the same tokens.
-        texts: of the target's ids.
+        texts: of the target's ids, in UTF-8; a special one has none.
         encode: returns the drafter's ids of a text.
         reads: the drafter's ids that an id of the target is read as, one at least; of unshared ids, those read so far.
     """
 
     own: Int[Tensor, " I"]
     target: Int[Tensor, " I"]
-    texts: Sequence[str]
+    texts: Sequence[bytes]
     encode: Callable[[str], Sequence[int]]
     reads: dict[int, Sequence[int]]
 
@@ -129,28 +141,36 @@ class Intersection:
 
     @classmethod
     def of(cls, drafter: Backbone, target: Backbone) -> Intersection:
-        """Return that of two models' vocabularies, by the text of each id.
+        """Return that of two models' vocabularies, by the text or the special name of each id.
+
+        Ids of the target that hold a part of a letter, and are not shared, are read byte by byte.
 
         Raises:
             UsageError: they share no token, or a model has no tokenizer.
         """
-        texts = target.pieces()
-        first = {text: id for id, text in reversed(list(enumerate(drafter.pieces()))) if text}
-        mine = {text: id for id, text in reversed(list(enumerate(texts))) if text in first}
+        pieces = target.pieces()
+        first = {piece: id for id, piece in reversed(list(enumerate(drafter.pieces()))) if piece}
+        mine = {piece: id for id, piece in reversed(list(enumerate(pieces))) if piece in first}
         if not mine:
             raise UsageError(
                 f"{drafter.name} and {target.name} have no token in common; take a drafter of a vocabulary like the "
                 f"target's"
             )
-        shared = sorted((id, first[text]) for text, id in mine.items())
-        reads: dict[int, Sequence[int]] = {id: (first[text],) for id, text in enumerate(texts) if text in first}
+        shared = sorted((id, first[piece]) for piece, id in mine.items())
+        texts = texts_of(pieces)
+        parts = {id: text for id, text in enumerate(texts) if written(text).encode() != text}
+        reads: dict[int, Sequence[int]] = {
+            id: [first[bytes([byte])] for byte in text if bytes([byte]) in first][-LONGEST:] or (0,)
+            for id, text in parts.items()
+        }
+        reads |= {id: (first[piece],) for id, piece in enumerate(pieces) if piece in first}
         ids = torch.tensor(shared, device=target.device)
         return cls(ids[:, 1], ids[:, 0], texts, drafter.encode, reads)
 
     def read(self, token: int) -> Sequence[int]:
         """Return the drafter's ids for an id of the target; one without a text may be read as anything."""
         if token not in self.reads:
-            text = self.texts[token]
+            text = written(self.texts[token])
             self.reads[token] = (text and self.encode(text)[-LONGEST:]) or (0,)
         return self.reads[token]
 
@@ -172,7 +192,7 @@ class TranslatedBackbone(DrafterOnly):
         self.capabilities = Capabilities(target.capabilities.vocabulary, context)
         shared = Intersection.of(inner, target)
         self._inner, self._shared = inner, shared
-        self._written = None if vocab == "tli" else WrittenText(shared, inner.pieces(), target.encode)
+        self._written = None if vocab == "tli" else WrittenText(shared, texts_of(inner.pieces()), target.encode)
         self.weights_of = inner
 
     def cache(self) -> Cache:
@@ -223,24 +243,30 @@ class WrittenText:
     """Reads a text that a drafter writes as tokens of the target.
 
     Args:
-        pieces: texts of the drafter's ids.
+        pieces: texts of the drafter's ids, in UTF-8.
         encode: returns the target's ids of a text.
     """
 
     shared: Intersection
-    pieces: Sequence[str]
+    pieces: Sequence[bytes]
     encode: Callable[[str], Sequence[int]]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WrittenText:
         return self
 
-    def tokens(self, last: int, text: str) -> Sequence[int]:
-        """Return the target's tokens of a text behind a token, which is read with it so that spaces are right."""
-        texts = self.shared.texts
-        behind = [id for id in self.encode(texts[last] + text) if texts[id]]
-        if texts[last] and behind[:1] == [last]:
-            return behind[1:]
-        return [id for id in self.encode(text) if texts[id]]
+    def tokens(self, read: Sequence[int], text: bytes) -> Sequence[int]:
+        """Return the target's tokens of a text behind others, of which the last is read with it for its spaces.
+
+        If that one begins inside a letter, so are those before it that the letter begins in.
+        """
+        texts, count = self.shared.texts, 1
+        while count < min(len(read), LONGEST) and texts[read[-count]][:1] in INSIDE:
+            count += 1
+        last = list(read[-count:])
+        behind = [id for id in self.encode(written(b"".join(texts[id] for id in last) + text)) if texts[id]]
+        if behind[:count] == last:
+            return behind[count:]
+        return [id for id in self.encode(written(text)) if texts[id]]
 
 
 @final
@@ -258,7 +284,7 @@ class WritingCache(Cache):
         self._ends: list[int] = []  # of the tokens that were read one by one, in the drafter's ids
         self._ids: list[int] = []  # the drafter's, those that it wrote included
         self._held = 0  # entries of the inner cache
-        self._text, self._said = "", -1  # written and not followed yet; the token proposed last
+        self._text, self._said = b"", -1  # written and not followed yet; the token proposed last
 
     def extend(self, window: Window) -> Rows:
         if window.sees is not None or window.taps:
@@ -270,13 +296,13 @@ class WritingCache(Cache):
             self._append(token, alone=len(tokens) == 1)
             if place < 0:
                 continue
-            ids = self._written.tokens(token, self._text)
+            ids = self._written.tokens(self._tokens, self._text)
             for _ in range(LONGEST):
                 if len(ids) > 1:
                     break
                 self._write(device)
                 passes += 1
-                ids = self._written.tokens(token, self._text)
+                ids = self._written.tokens(self._tokens, self._text)
             self._said = ids[0] if ids else -1
             if ids:
                 logits[place].fill_(float("-inf"))[ids[0]] = 0.0
@@ -304,7 +330,7 @@ class WritingCache(Cache):
         for token in self._tokens[len(self._ends) :]:
             self._ids += self._written.shared.read(token)
             self._ends.append(len(self._ids))
-        self._text, self._said = "", -1
+        self._text, self._said = b"", -1
 
     def _write(self, device: torch.device) -> None:
         id = int(self._read(1, device).argmax())

@@ -250,29 +250,33 @@ USUAL: Mapping[str, Any] = {
     "swin_norm": False,
     "use_aux_hidden_state": True,
     "use_last_layernorm": True,
+    "use_mrope": False,
     "use_mtp_layernorm": False,
     "use_sliding_window": False,
 }
 """Keys that change the computation, with the one value that is computed."""
-WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id
-down_sample_ratio down_sample_ratio_min dtype embed_requires_grad eos_token_id experts_per_token fc_norm
-has_no_defaults_at_init initializer_range is_decoder max_window_layers mlp_bias next_layer_regular norm_before_fc
-num_depths num_local_experts pad_token_id parallel_draft_heads_num_layers parallel_drafting pretraining_tp
+WITHOUT_EFFECT = """_name_or_path architectures attention_bias attention_dropout auto_map bos_token_id down_sample_ratio
+down_sample_ratio_min dtype embed_requires_grad eos_token_id experts_per_token fc_norm has_no_defaults_at_init
+initializer_range is_decoder max_window_layers mlp_bias next_layer_regular norm_before_fc num_depths num_local_experts
+num_nextn_predict_layers pad_token_id parallel_draft_heads_num_layers parallel_drafting pretraining_tp
 reuse_target_lm_head sliding_window speculators_config speculators_version target_model_type tie_word_embeddings
 torch_dtype transformers_version use_cache use_input_layernorm_in_first_layer vocabulary_map vq_config"""
 """Keys that change nothing: ids and types, settings of training, and settings that the tensors show."""
 
 
-def check_keys(folder: Path, config: Mapping[str, Any]) -> None:
+def check_keys(folder: Path, config: Mapping[str, Any], mtp: bool) -> None:
     """Refuse values that change the computation in a way that is not computed, and warn of keys that are not known.
 
     Raises:
         WeightsError: a key of ``USUAL`` has another value.
     """
     stated = {**config, **(config.get("transformer_layer_config") or {}), **(config.get("eagle_config") or {})}
+    ropes = [stated.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+    stated |= {share: rope[share] for rope in ropes if (share := "partial_rotary_factor") in rope}
     stated = {key: value for key, value in stated.items() if value is not None}
-    kinds = stated.get("layer_types", USUAL["layer_types"])[: int(stated.get("num_hidden_layers", 1))]
-    stated |= {"layer_types": sorted(set(kinds))}
+    kinds, count = stated.get("layer_types", USUAL["layer_types"]), int(stated.get("num_hidden_layers", 1))
+    # a whole model may name the kind of its MTP layer behind those of its layers; else it is that of the last one
+    stated |= {"layer_types": kinds[: count + 1][-1:] if mtp else sorted(set(kinds[:count]))}
     check_usual(folder / "config.json", stated, USUAL, "drafters")
     warn_unread(folder / "config.json", stated, f"{READ} {WITHOUT_EFFECT} {' '.join(USUAL)}")
 
@@ -337,15 +341,12 @@ def read(folder: Path, config: Mapping[str, Any], make: Callable[[FeatureNetShap
     """Return the net of a published folder."""
     published = checkpoint.tensors(folder, part="mtp")
     settings = {**config, **(config.get("transformer_layer_config") or {})}
-    if layer := renamed_mtp(published):
+    check_keys(folder, config, bool(layer := renamed_mtp(published)))
+    if layer:
         if sum(key.endswith(("eh_proj.weight", "input_proj.weight")) for key in published) > 1:
             warnings.warn(f"{folder} has several MTP layers; the first one drafts at every depth", WeightsWarning, 2)
-        published = layer
-        if (share := settings.get("partial_rotary_factor") or 1.0) != 1.0:
-            raise WeightsError(f"{folder}/config.json has partial_rotary_factor: {share}; whole heads are rotated here")
         settings |= {"num_hidden_layers": 1, "mtp": True, "hidden_first": settings.get("model_type") == "mimo"}
-        return _filled(folder, published, settings, False, make)
-    check_keys(folder, config)
+        return _filled(folder, layer, settings, False, make)
     published = {key: value for key, value in published.items() if not UNREAD.match(key)}
     eagle3 = any(key.startswith(("midlayer.", "norm.", "d2t")) for key in published)
     if not eagle3:

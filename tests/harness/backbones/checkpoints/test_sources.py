@@ -274,6 +274,12 @@ def test_a_key_of_a_gguf_file_that_nothing_reads_is_kept_as_a_note(index: Path, 
     assert AutoConfig.from_pretrained(folder).unread_keys == ["llama.attention.clamp_kqv = 8.0"]
 
 
+def test_a_text_of_a_gguf_file_ends_where_llama_cpp_ends_it(index: Path, tmp_path: Path) -> None:
+    ends = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 7}
+    path = write_gguf(tmp_path / "chat.gguf", keys=ends)
+    assert presets.load(f"gguf:{path}", "fp32").capabilities.eos == {0, 5, 7}
+
+
 def test_a_file_that_is_no_gguf_or_only_half_of_one_is_refused(index: Path, tmp_path: Path, tiny_gguf: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not a model" * 20)
     with pytest.raises(WeightsError, match=r"x\.gguf is not a GGUF file"):

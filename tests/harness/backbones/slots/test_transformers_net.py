@@ -9,6 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import (
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PhiConfig,
+    PreTrainedConfig,
+    StableLmConfig,
+)
 
 from stridebench.harness.backbones.slots.cache import PackedLayer
 from stridebench.harness.backbones.slots.net import (
@@ -43,8 +52,7 @@ class Asked:
     dtype = torch.float64
 
     def __init__(self, kinds: list[str] | None = None, window: int | None = 4, cuts: bool = True) -> None:
-        names = {"layer_types": kinds, "sliding_window": window, "num_hidden_layers": 3}
-        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**names))
+        self.config = MistralConfig(layer_types=kinds, sliding_window=window, num_hidden_layers=3)
         self.forward = (lambda input_ids, logits_to_keep=0: None) if cuts else (lambda input_ids: None)
 
     def __call__(self, input_ids: Tensor, output_hidden_states: bool = False, **arguments: Any) -> Any:
@@ -123,12 +131,14 @@ def test_masks_of_sliding_and_of_full_layers(
 
 
 def test_a_layer_slides_as_its_kind_or_as_the_configuration_says() -> None:
-    def config(**names: Any) -> Any:
-        return SimpleNamespace(num_hidden_layers=2, **names)
+    def slides(kind: type[PreTrainedConfig], **names: Any) -> list[bool]:
+        return sliding_layers(kind(num_hidden_layers=2, **names))
 
-    assert sliding_layers(config(layer_types=[SLIDING, FULL], sliding_window=None)) == [True, False]
-    assert sliding_layers(config(sliding_window=4)) == [True, True]
-    assert sliding_layers(config(layer_types=None, sliding_window=None)) == sliding_layers(config()) == [False, False]
+    assert slides(MistralConfig, layer_types=[SLIDING, FULL], sliding_window=None) == [True, False]
+    assert slides(MistralConfig, sliding_window=4) == [True, True]
+    assert slides(MistralConfig, layer_types=None, sliding_window=None) == [False, False]
+    for kind in (LlamaConfig, GemmaConfig, GPT2Config, PhiConfig, StableLmConfig):  # their models read no window
+        assert slides(kind, sliding_window=4) == slides(kind) == [False, False], kind
 
 
 def test_a_near_mask_measures_positions_and_is_repeated_for_the_heads_that_share() -> None:

@@ -12,6 +12,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from stridebench.harness.backbones.slots.net import Released
+from stridebench.harness.backbones.slots.transformers_net import TransformersNet
+from stridebench.harness.backbones.text import hf_causal
 from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.core.capabilities import Requirement
 from stridebench.harness.errors import UsageError, WeightsError
@@ -36,6 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "gpt_neo": ("gpt_neo", {**WIDE, **CONTEXT, **LOCAL, "num_heads": 6, "num_layers": 2}, False),
 }
 
+TIED = {**SIZES, "tie_word_embeddings": True}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
 HYBRID = {**WIDE, **HEADS, "num_hidden_layers": 2, "intermediate_size": 64}
 DELTA = {
@@ -72,8 +76,8 @@ def write_folder(folder: Path, model_type: str = "llama", config: dict[str, Any]
 PROMPT = [5, 6, 7] * 4
 
 
-def loaded(folder: Path, **params: Any) -> HFCausal:
-    return HFCausal.load("mine", {"source": {"folder": str(folder)}, **params}, "fp32", "cpu")
+def loaded(folder: Path, dtype: str = "fp32", device: str = "cpu", **params: Any) -> HFCausal:
+    return HFCausal.load("mine", {"source": {"folder": str(folder)}, **params}, dtype, device)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -159,22 +163,44 @@ def test_a_special_token_that_the_model_lacks_is_refused_where_a_prompt_has_it(t
         backbone.encode("w3 <image>")
 
 
-def test_an_adapter_in_the_folder_is_added_to_the_weights(tmp_path: Path) -> None:
-    reference = write_folder(tmp_path)
-    layer, generator = "model.layers.1.self_attn.q_proj", torch.Generator().manual_seed(0)
-    down, up = (torch.randn(shape, generator=generator) for shape in ((4, 48), (48, 4)))
+def test_weights_that_transformers_keeps_in_fp32_stay_so(tmp_path: Path) -> None:
+    """Those of the routers, in a model of bf16."""
+    experts = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_layer_start_index": 0}
+    write_folder(tmp_path, "ernie4_5_moe", {**HYBRID, **experts})
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    net = loaded(tmp_path, "bf16")._net
+    assert isinstance(net, TransformersNet)
+    types = [{name: weight.dtype for name, weight in model.named_parameters()} for model in (reference, net.model)]
+    assert types[0] == types[1] and set(types[0].values()) == {torch.bfloat16, torch.float32}
+
+
+@pytest.mark.parametrize(("layer", "out"), [("model.layers.1.self_attn.q_proj", 48), ("lm_head", 61)])
+def test_an_adapter_in_the_folder_is_added_to_the_weights(layer: str, out: int, tmp_path: Path) -> None:
+    """One of the head leaves the embedding that is tied to it unchanged."""
+    reference, generator = write_folder(tmp_path, config=TIED), torch.Generator().manual_seed(0)
+    down, up = (torch.randn(shape, generator=generator) for shape in ((4, 48), (out, 4)))
     names = {f"base_model.model.{layer}.lora_{side}.weight": tensor for side, tensor in (("A", down), ("B", up))}
     save_file(names, tmp_path / "adapter_model.safetensors")
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "base_model_name_or_path": "base"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
     backbone = loaded(tmp_path)
     assert backbone.notes == ("the adapter in their folder (adapter_config.json) is added to the weights",)
-    reference.get_submodule(layer).weight.data += 2 * up @ down
+    changed = reference.get_submodule(layer)
+    changed.weight = torch.nn.Parameter(changed.weight + 2 * up @ down)
     with torch.inference_mode():
         expected = reference(torch.arange(9)[None]).logits[0]
     torch.testing.assert_close(feed(backbone.cache(), list(range(9)), 0), expected, rtol=0, atol=1e-4)
     (tmp_path / "adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
     assert "is not applied to the weights: " in loaded(tmp_path).notes[0]
+
+
+def test_weights_with_an_adapter_are_moved_to_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    devices = []
+    monkeypatch.setattr(hf_causal, "_net", lambda model, *how: devices.append(model.device.type) or Released(2))
+    loaded(tmp_path, device="meta")
+    assert devices == ["meta"]
 
 
 def test_settings_that_change_what_generate_emits_are_noted(tmp_path: Path) -> None:

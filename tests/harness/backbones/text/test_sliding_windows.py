@@ -23,6 +23,7 @@ WINDOW = 8
 MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "mistral": ("mistral", {}, {}),
+    "llama, whose model reads no window": ("llama", {}, {}),
     "mistral, transformers": ("mistral", {}, {"forward": "transformers"}),
     "qwen2": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, {}),
     "gemma2": ("gemma2", {"head_dim": 8, "tie_word_embeddings": False}, {"attn": "eager"}),

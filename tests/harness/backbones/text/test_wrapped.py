@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from stridebench.harness.backbones.base import Identity
+from stridebench.harness.backbones.slots.net import Released
+from stridebench.harness.backbones.text.hf_causal import HFCausal
 from stridebench.harness.backbones.text.wrapped import (
     VOCABS,
     Intersection,
@@ -15,9 +20,11 @@ from stridebench.harness.backbones.text.wrapped import (
     TranslatedCache,
     WritingCache,
     WrittenText,
+    texts_of,
 )
 from stridebench.harness.backbones.toy import Tabular
 from stridebench.harness.core.cache import Cache, Rows, Window
+from stridebench.harness.core.capabilities import Capabilities
 from stridebench.harness.core.loop import decode
 from stridebench.harness.errors import UsageError
 from stridebench.harness.plan import presets
@@ -28,7 +35,9 @@ from tests.support.decodes import decoded, run_on
 
 TARGET, DRAFTER = Tabular("target", {"vocabulary": 3}), Tabular("drafter", {"vocabulary": 5, "seed": 7})
 TEXTS = {"b": [9, 9, 4, 4, 2, 1]}
-SHARED = Intersection(torch.tensor([0, 3]), torch.tensor([0, 2]), "abc", TEXTS.__getitem__, {0: (0,), 2: (3, 0)})
+SHARED = Intersection(
+    torch.tensor([0, 3]), torch.tensor([0, 2]), [b"a", b"b", b"c"], TEXTS.__getitem__, {0: (0,), 2: (3, 0)}
+)
 """Id 1 of the target is four ids of the drafter, the last of six. Id 2 is two, of which the first is its own token."""
 
 
@@ -44,15 +53,28 @@ def test_the_shared_tokens_are_those_with_the_same_text() -> None:
 
 
 def test_of_several_ids_with_one_text_the_first_one_stands_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {3: ["a", "b", "a"], 5: ["", "b", "a", "b", "a"]}
+    texts = {3: [b"a", b"b", b"a"], 5: ["", b"b", b"a", b"b", b"a"]}
     monkeypatch.setattr(Tabular, "pieces", lambda self: texts[self.vocabulary])
     shared = Intersection.of(DRAFTER, TARGET)
     assert (shared.own.tolist(), shared.target.tolist()) == ([2, 1], [0, 1])
 
 
+def test_special_ids_are_shared_by_name_and_parts_of_a_letter_are_read_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The target's "<s>" is special, and 1 to 4 are parts of letters; the drafter has a text "<s>" too."""
+    target = ["<s>", b"\xe4", b"\xb8\xad", b"\xad\xff", b"\xfe", ""]
+    pieces = {6: target, 5: [b"<s>", b"\xb8", b"\xad", b"\xe4", "<s>"]}
+    monkeypatch.setattr(Tabular, "pieces", lambda self: pieces[self.vocabulary])
+    shared = Intersection.of(DRAFTER, Tabular("target", {"vocabulary": 6}))
+    assert (shared.own.tolist(), shared.target.tolist()) == ([4, 3], [0, 1])
+    assert [list(shared.read(token)) for token in range(6)] == [[4], [3], [1, 2], [2], [0], [0]]
+
+
 @pytest.mark.parametrize("vocab", VOCABS)
 def test_without_a_shared_token_there_is_no_drafter(vocab: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tabular, "pieces", lambda self: [f"{self.vocabulary} {id}" for id in range(self.vocabulary)])
+    texts = {3: [b"a", b"b", "c"], 5: [b"c", b"d", b"e", "a", "b"]}
+    monkeypatch.setattr(Tabular, "pieces", lambda self: texts[self.vocabulary])
     with pytest.raises(UsageError, match="drafter and target have no token in common"):
         TranslatedBackbone(DRAFTER, TARGET, vocab)
 
@@ -76,9 +98,13 @@ def test_a_kept_beginning_is_read_as_if_nothing_had_followed(length: int, entrie
 
 # A drafter that writes "b", then "cd", then "a", whatever it reads; the target has "a", "b", "c" and "d".
 LETTERS = Intersection(
-    torch.tensor([0, 1]), torch.tensor([0, 1]), "abcd", {"c": [3], "d": [4]}.__getitem__, {0: (0,), 1: (1,)}
+    torch.tensor([0, 1]),
+    torch.tensor([0, 1]),
+    [b"a", b"b", b"c", b"d"],
+    {"c": [3], "d": [4]}.__getitem__,
+    {0: (0,), 1: (1,)},
 )
-WRITTEN = WrittenText(LETTERS, ["a", "b", "cd", "c", "d"], lambda text: ["abcd".index(letter) for letter in text])
+WRITTEN = WrittenText(LETTERS, [b"a", b"b", b"cd", b"c", b"d"], lambda text: ["abcd".index(letter) for letter in text])
 
 
 class Writer(Cache):
@@ -134,6 +160,27 @@ def test_a_text_of_another_tokenizer_leaves_greedy_tokens_as_they_are() -> None:
     assert plain.tokens == drafted.tokens and sum(step.drafted for step in drafted.steps) > 12
 
 
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_letters_of_several_tokens_are_drafted(vocab: str) -> None:
+    """The drafter is the target; of its random bytes, those that are no letters end a text."""
+    model = presets.load("tiny:smollm2-135m", "fp32", "cpu")
+    name = f"tiny:smollm2-135m:vocab={vocab}"
+    steps = decoded(
+        Speculative(name, 3), model, model.encode("中文字é"), 24, drafter=presets.drafter(model, name)
+    ).steps
+    assert sum(step.accepted for step in steps) >= 0.6 * sum(step.drafted for step in steps)
+
+
+def test_a_written_letter_is_read_in_the_targets_tokens_from_any_of_its_bytes() -> None:
+    model = presets.load("tiny:smollm2-135m", "fp32", "cpu")
+    pieces = texts_of(model.pieces())
+    text = WrittenText(Intersection.of(model, model), pieces, model.encode)
+    start, *ids = model.encode("a中文é")
+    for count in range(len(ids)):
+        rest = b"".join(pieces[id] for id in ids[count:])
+        assert text.tokens([start, *ids[:count]], rest) == ids[count:], count
+
+
 def test_a_tree_on_another_vocabulary_is_an_error() -> None:
     run = run_on(TARGET, (0,), 8, drafter=TARGET.variant({"drafter": "toy:vocab=tli"}))
     with pytest.raises(UsageError, match="another vocabulary drafts chains"):
@@ -146,8 +193,18 @@ def test_an_unknown_kind_of_vocabulary_names_those_that_are_known() -> None:
         presets.drafter(model, "embedded-digits-s:vocab=slam")
 
 
-def test_pieces_have_their_space_and_special_ids_have_none() -> None:
+def test_pieces_have_their_space_and_their_bytes_and_special_ids_have_names() -> None:
     model = presets.load("tiny:smollm2-135m", "fp32", "cpu")
     pieces = model.pieces()
-    assert len(pieces) == model.capabilities.vocabulary and {" ", "a", "\n"} <= set(pieces)
-    assert not any("im_start" in piece for piece in pieces)
+    assert len(pieces) == model.capabilities.vocabulary and {b" ", b"a", b"\n"} <= set(pieces)
+    assert {piece for piece in pieces if piece and isinstance(piece, str)} == {"<s>", "</s>"}
+    assert b"".join(texts_of([pieces[id] for id in model.encode(" é中")])).decode() == " é中"
+
+
+def test_bytes_of_sentencepiece_are_pieces() -> None:
+    vocabulary = {"\u2581a": 0, "b": 1, "<0xE4>": 2, "<0x0A>": 3, "<unk>": 4}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.decoder = decoders.ByteFallback()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    model = HFCausal(Identity("x", "fp32", "cpu", Capabilities(6, 8), ""), Released(0), fast)
+    assert model.pieces() == [b" a", b"b", b"\xe4", b"\n", "<unk>", ""]

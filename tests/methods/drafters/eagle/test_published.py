@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,8 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"num_attention_heads": "many"}, "config.json is of no published feature drafter"),
     ({}, {"norm_output": False}, "norm_output: false"),
     ({}, {"hidden_act": "gelu"}, "has hidden_act: 'gelu', and only drafters with 'silu' are computed here"),
+    ({}, {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"has partial_rotary_factor: 0\.5"),
+    ({}, {"rope_scaling": {"type": "default", "partial_rotary_factor": 0.5}}, r"has partial_rotary_factor: 0\.5"),
     ({}, {"eagle_config": {"use_aux_hidden_state": False}}, "has use_aux_hidden_state: False"),
     ({"layers.1.mlp.up_proj.weight": None}, P_EAGLE_LAYERS, r"lacks layers\.1\.mlp\.up_proj\.weight\. It"),
     ({"layers.1.hidden_norm.weight": torch.ones(32)}, P_EAGLE_LAYERS, r"read, layers\.1\.hidden_norm\.weight"),
@@ -342,12 +345,36 @@ def test_a_key_that_nobody_reads_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["self_attn.q_a_proj.weight", "mlp.experts.0.up_proj.weight"])
 def test_a_layer_of_deepseek_with_other_parts_is_refused(odd: str, tmp_path: Path) -> None:
-    """Latent attention and experts; half-rotated heads of GLM too."""
+    """Latent attention and experts."""
     reference, name = Published("llama", name="model.layers.61"), f"model.layers.61.{odd}"
     with pytest.raises(WeightsError, match=f"does not read, layers.0.{re.escape(odd)}"):
         FeatureDrafterNet.load(reference.save(tmp_path, **{name: torch.ones(2)}))
-    reference.config |= {"partial_rotary_factor": 0.5}
-    with pytest.raises(WeightsError, match=r"has partial_rotary_factor: 0\.5"):
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+UNFIT_MTP: list[tuple[dict[str, Any], str]] = [
+    ({"partial_rotary_factor": 0.5}, r"has partial_rotary_factor: 0\.5"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, r"has partial_rotary_factor: 0\.5"),
+    ({"hidden_act": "gelu"}, "has hidden_act: 'gelu', and only drafters with 'silu' are computed here"),
+    ({"use_sliding_window": True}, "has use_sliding_window: True"),
+    ({"num_hidden_layers": 2, "layer_types": [FULL, SLIDING]}, "has layer_types: "),
+    ({"num_hidden_layers": 2, "layer_types": [FULL, FULL, SLIDING]}, "has layer_types: "),
+    ({"num_hidden_layers": 2, "layer_types": [SLIDING, SLIDING, FULL]}, ""),
+    ({"num_hidden_layers": 2, "layer_types": ["linear_attention", FULL], "num_nextn_predict_layers": 1}, ""),
+    ({"residual_scale": 0.5}, r"keys that are not read: residual_scale\. If"),
+]
+
+
+@pytest.mark.parametrize(("stated", "message"), UNFIT_MTP)
+def test_settings_of_a_model_are_checked_for_its_layer_for_multi_token_prediction(
+    stated: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """The layers before it may be of other kinds."""
+    reference = Published("llama", name="mtp")
+    reference.config |= stated
+    refused = pytest.raises((WeightsError, WeightsWarning), match=message) if message else nullcontext()
+    with refused, warnings.catch_warnings():
+        warnings.simplefilter("error", WeightsWarning)
         FeatureDrafterNet.load(reference.save(tmp_path))
 
 
