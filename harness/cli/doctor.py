@@ -123,10 +123,13 @@ def _checks() -> list[Check]:
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(existing).free / 1e9
     add("disk at the cache", free > 2, f"{free:.1f} GB free at {cache}", "error")
-    known = presets.by_name().values()
-    absent = [spec.name for spec in known if not spec.ready()]
-    add("backbones", True, f"ready: {', '.join(spec.name for spec in known if spec.name not in absent)}")
-    add("weights", not absent, f"not here: {', '.join(absent)}; stride fetch NAME" if absent else "all are here")
+    try:
+        known = presets.by_name().values()
+        absent = [spec.name for spec in known if not spec.ready()]
+        add("backbones", True, f"ready: {', '.join(spec.name for spec in known if spec.name not in absent)}")
+        add("weights", not absent, f"not here: {', '.join(absent)}; stride fetch NAME" if absent else "all are here")
+    except StrideError as error:
+        add("backbones", False, str(error), "error")
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         add(

@@ -10,6 +10,7 @@ from stridebench.harness.cli.main import LazyGroup, emit, json_option, say
 from stridebench.harness.core.task import SetScore
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError, printable_line
+from stridebench.harness.plan.yaml_lines import option_texts
 from stridebench.harness.record.run_folders import match_name
 from stridebench.harness.record.store import Store
 from stridebench.harness.registry import LAYOUTS
@@ -93,6 +94,8 @@ def export(run: Path, cell: str | None, layout: str, drafts: int | None, out: Pa
     stride exchange export runs/mine prompt_lookup.T0 --layout human-eval --out judged/
     stride exchange export runs/mine --layout golden-al --drafts 4
     """
+    if drafts is not None and layout != "golden-al":
+        raise UsageError(f"--drafts goes with --layout golden-al; leave it out with {layout}")
     if layout in ACCEPTANCE_FILES:
         if cell is not None:
             raise UsageError(f"{layout} holds all engines of a run; leave out {cell!r}")
@@ -150,7 +153,8 @@ def attach(run: Path, cell: str, other: tuple[str, ...], as_json: bool, **option
     """
     declare_all()
     files = {key.replace("_", "-"): _files(value) for key, value in options.items() if value}
-    files |= {name: {"": Path(path)} for name, _, path in (pair.partition("=") for pair in other)}
+    named_files = option_texts("--layout", other, "my-layout=results.jsonl")
+    files |= {name: {"": Path(path)} for name, path in named_files.items()}
     if not files:
         raise UsageError("name a file of results, such as --geneval results.jsonl")
     store = Store.open(run)
@@ -173,7 +177,5 @@ def _files(value: str | tuple[str, ...]) -> dict[str, Path]:
     """Return the files of an option by the name before ``=``."""
     if isinstance(value, str):
         return {"": Path(value)}
-    pairs = [pair.partition("=") for pair in value]
-    if wrong := [pair for pair, equals, _ in pairs if not equals]:
-        raise UsageError(f"--t2i {wrong[0]}: write CATEGORY=FILE, as in --t2i color=vqa_result.json")
-    return {category: Path(path) for category, _, path in pairs}
+    texts = option_texts("--t2i", value, "color=vqa_result.json")
+    return {category: Path(path) for category, path in texts.items()}

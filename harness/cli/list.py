@@ -13,7 +13,7 @@ from rich.table import Table
 
 from stridebench.harness.cli.main import emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all
-from stridebench.harness.errors import UnknownNameError
+from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.plan import contract, presets, resolve
 from stridebench.harness.plan.compatibility import LACKS, WORDS, Outcomes
 from stridebench.harness.plan.contract import ListRow, listed_row, rows_of
@@ -54,6 +54,8 @@ def command(
     stride list runs nights/runs --prune --keep 30
     stride list weights          in the cache, with sizes; stride fetch --remove NAME deletes some
     """
+    if kind == "weights" and name is not None:
+        raise UsageError(f"weights are listed without a name; leave out {name!r}")
     if kind in STORED or prune or keep is not None or yes:
         from stridebench.harness.cli.stored import list_stored  # imports pandas
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import os
 import sys
 import traceback
@@ -134,6 +135,16 @@ class LocalPath(click.Path):
         if isinstance(value, str) and "://" in value:
             self.fail(f"{value} is a URL, and only runs can lie at one; name a path on this machine", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without nan, which no comparison refuses, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def json_option(form: str) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from stridebench.harness.cli.main import LazyGroup, emit, json_option, say
+from stridebench.harness.cli.main import FiniteRange, LazyGroup, emit, json_option, say
 from stridebench.harness.discover import declare_all, names_of
 from stridebench.harness.errors import UnknownNameError
 from stridebench.harness.plan import presets
@@ -160,7 +160,7 @@ def _size(model: str) -> Outcome:
 @click.option("--cards", type=click.Path(path_type=Path), help="Your cards, in the form of the shipped ones.")
 @click.option(
     "--utilisation",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="FLOP/s a GPU sustains. Default: the paper's.",
 )
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write both tables and the notes to this file.")

@@ -50,6 +50,8 @@ def command(
     if as_json and as_csv:
         raise UsageError("--json and --csv are two forms of one answer; choose one")
     if schema:
+        if sql is not None or as_csv or time_limit is not None:
+            raise UsageError("--schema prints the views, as a table or with --json; ask the query without it")
         _print_schema(as_json)
         return
     if sql is None:

@@ -132,7 +132,7 @@ def command(name: str | None, **options: Any) -> None:
 
     --tiny tries a suite out without its models and data: published models become stand-ins of the same family, one
     prompt of each benchmark comes with the package, and missing heads, drafters and adapters learn for a few steps.
-    Its figures mean nothing.
+    Each task has one prompt and one repetition; --limit and --repetitions ask for more. Its figures mean nothing.
 
     \b
     stride run quick
@@ -151,6 +151,11 @@ def command(name: str | None, **options: Any) -> None:
     with restored(), stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
         out, resume = options["out"], options["resume"]
+        options["executor_options"] = executor_values(options["executor_options"])
+        if options["executor_options"]:
+            from stridebench.harness.run.workers.pool import check  # imports pandas
+
+            check(options["executor"], options["executor_options"])
         plan = with_obstacles(expand(suite_to_run(name, read(options), out, resume)), out, resume)
         outcomes: Mapping[str, Outcome] = {}
         if options["dry_run"]:
@@ -170,7 +175,6 @@ def command(name: str | None, **options: Any) -> None:
         from stridebench.harness.train.tiny_components import make
 
         plan = make(plan, lambda text: say(text, err=True))
-    options["executor_options"] = executor_values(options["executor_options"])
     execute(plan, RunRequest(**{field: options[field] for field in RunRequest.__dataclass_fields__}), options)
 
 
@@ -179,6 +183,8 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
     values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
     options = {**NUMBERS, **ENTRIES, **SWEEPS}
     given = option_settings("--set", arguments["settings"], "top_p=0.9")
+    if twice := [key for key in given if key in options and arguments[key] not in (None, ())]:
+        raise UsageError(f"{options[twice[0]]} and --set {twice[0]} both give {twice[0]}; leave out one of them")
     values |= given
     options |= {key: f"--set {key}" for key in given}
     for key, option in ENTRIES.items():

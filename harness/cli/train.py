@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stridebench.harness.cli.main import emit, json_option, say
+from stridebench.harness.cli.main import FiniteRange, emit, json_option, say
 from stridebench.harness.discover import catalogue, declare_all, load_recipes, shipped, trained
 from stridebench.harness.errors import UnknownNameError, UsageError
 from stridebench.harness.machine.device import NATIVE, check_device, native_dtype
@@ -32,9 +32,9 @@ EVERY_S = 30.0
 @click.argument("name", required=False)
 @click.option("--name", "component", help="With --backbone: the result's name, such as gsm8k-t0.6. Default: KIND.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of checkpoint and result. Default: trained/NAME.")
-@click.option("--seed", default=0, show_default=True, help="Of weights and data.")
-@click.option("--minutes", type=float, help="Stop after this time; the same command continues.")
-@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of weights and data.")
+@click.option("--minutes", type=FiniteRange(0), help="Stop after this time; the same command continues.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="CPU threads.")
 @click.option("--part", "parts", multiple=True, help="NAME=FOLDER: build on this result of the recipe NAME.")
 @click.option("--backbone", help="Train for this backbone; KIND is then medusa, eagle1, dflash, ...")
 @click.option(
@@ -74,7 +74,8 @@ def command(
     in {name: cross_regression, adapter: gsm8k-t0.6}. Other data or settings need another name. --set epochs=N counts
     passes over the data, and --set schedule=paper trains as long as the paper did.
 
-    After an interruption the same command continues from the last checkpoint, which is written every two minutes.
+    After an interruption the same command continues from the last checkpoint. It is written every two minutes, and
+    after the step in which ^C was pressed; a second ^C does not wait for that.
 
     \b
     stride train                          the recipes, their data and their CPU hours
@@ -101,9 +102,12 @@ def command(
         folder = out or trained(name)
         _train(name, recipe, folder, built, seed, minutes, threads, as_json)
         return
-    if data is not None or settings or component:
-        raise UsageError("--data, --set and --name belong to a recipe for any backbone; add --backbone NAME")
+    if data is not None or settings or component or device != "cpu" or dtype != NATIVE:
+        belong = "--data, --set, --name, --device and --dtype belong to a recipe for any backbone"
+        raise UsageError(f"{belong}; add --backbone NAME, or leave them out")
     if name is None:
+        if out or seed or minutes is not None or threads != 1 or parts:
+            raise UsageError("a list of recipes takes no option but --json; name a recipe to train, as in the list")
         _show(kind, as_json)
         return
     recipe = _recipe(str(kind), name)
@@ -167,7 +171,10 @@ def _train(
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)
         except KeyboardInterrupt:
-            say(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
+            if (folder / training.CHECKPOINT).exists():
+                say(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
+            else:
+                say(f"interrupted before the first step ended; {folder} has no checkpoint", err=True)
             raise
     if as_json:
         keys = ("folder", "finished", "step", "hours", "taken")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,6 +12,9 @@ from stridebench.harness.cli.main import json_option
 from stridebench.harness.discover import declare_all
 from stridebench.harness.errors import UsageError
 from stridebench.harness.registry import METHODS
+
+FIXED, RANDOM = ("quick", "fresh", "processes"), ("seed", "budget")
+"""Options of the fixed cases, and of random ones."""
 
 
 @click.command(name="verify")
@@ -22,14 +26,12 @@ from stridebench.harness.registry import METHODS
 @click.option(
     "--random", "number", type=click.IntRange(1), metavar="N", help="N random cases instead of the fixed ones."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which random cases.")
+@click.option("--seed", type=click.IntRange(0), help="With --random: which cases. Default: 0.")
 @click.option(
     "--budget",
     type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
     metavar="SECONDS",
-    help="No random case begins after it.",
+    help="With --random: no case begins after it. Default: 600.",
 )
 @json_option("[{method, params, claim, total_variation, ...}, {mutant, method, why, ...}]")
 def command(**options: Any) -> None:
@@ -53,6 +55,12 @@ def command(**options: Any) -> None:
     if files:
         _samplers(files, options)
         return
+    if options["params"] and not options["methods"]:
+        raise UsageError("-p sets a parameter of a method; name the method too")
+    if options["number"] and (others := _given(options, FIXED)):
+        raise UsageError(f"{others[0]} is for the fixed cases; leave out {others[0]} or --random")
+    if not options["number"] and (others := _given(options, RANDOM)):
+        raise UsageError(f"{others[0]} is for random cases; add --random N")
     declare_all()
     for name in options["methods"]:
         METHODS.check(name)
@@ -64,10 +72,14 @@ def command(**options: Any) -> None:
 def _samplers(files: list[str], options: dict[str, Any]) -> None:
     """Prove the samplers of files; no other argument goes with them but --json."""
     others = [name for name in options["methods"] if name not in files]
-    others += [f"--{name}" for name in ("quick", "fresh", "processes") if options[name]]
+    others += _given(options, (*FIXED, *RANDOM))
     others += ["-p"] * bool(options["params"]) + ["--random"] * bool(options["number"])
     if others:
         raise UsageError(f"{others[0]} does not go with the file {files[0]}; verify files alone, or with --json")
     from stridebench.harness.cli.verifying import verify_samplers
 
     verify_samplers(files, options["as_json"])
+
+
+def _given(options: dict[str, Any], names: Sequence[str]) -> list[str]:
+    return [f"--{name}" for name in names if options[name] is not None and options[name] is not False]

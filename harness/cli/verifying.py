@@ -13,6 +13,7 @@ from stridebench.harness.cli.main import emit
 from stridebench.harness.core.method import label, parameters
 from stridebench.harness.discover import declare_all
 from stridebench.harness.plan import contract
+from stridebench.harness.plan.yaml_lines import option_texts
 from stridebench.harness.proof.catalogue import (
     FEW,
     Done,
@@ -34,6 +35,8 @@ from stridebench.harness.proof.sampler_proof import ROUNDED, SamplerRow, prove_s
 from stridebench.harness.proof.samplers import read_samplers
 from stridebench.reports import text_table
 
+BUDGET_S = 600.0
+"""Seconds after which no random case begins."""
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
 RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
@@ -48,16 +51,16 @@ def verify(
     fresh: bool,
     processes: int | None,
     number: int | None,
-    seed: int,
-    budget: float,
+    seed: int | None,
+    budget: float | None,
     as_json: bool,
 ) -> None:
     """Enumerate, print the tables, and exit with the code of `stride verify`; the arguments are its options."""
     declare_all()
-    values = dict(item.partition("=")[::2] for item in params)
+    values = option_texts("-p", params, "window=4")
     settings = {name: settings_to_verify(name, values) for name in methods} or dict(contract.usable_methods())
     if number is not None:
-        _random(settings, number, seed, budget, as_json)
+        _random(settings, number, seed or 0, BUDGET_S if budget is None else budget, as_json)
         return
     outputs = FEW if quick else None
     asked = pieces(settings, not quick and not params, not params, outputs)

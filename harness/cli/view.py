@@ -31,6 +31,8 @@ def command(folder: Path, port: int, host: str) -> None:
     """
     for module in ("plotly", "itables"):
         optional(module, "a page for a browser", "html")
+    if not host:
+        raise UsageError("--host is empty; name an address, or 0.0.0.0 for all of this machine")
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; name one that holds runs")
     from stridebench.harness.cli.report import evidence_of

@@ -142,6 +142,10 @@ class EngineUse:
         return {"engine": self.name, "label": self.label, "options": options, "serve": self.serve, "way": self.method}
 
 
+MOST = 2**31 - 1
+"""Limit of the counts of a suite, far below the whole numbers of the files that a run writes."""
+
+
 def listed(value: Any) -> Any:
     """Return a list, or one value as a list of it."""
     return value if isinstance(value, list | tuple) or value is None else (value,)
@@ -194,7 +198,7 @@ class BackboneEntry(Strict):
     name: str = Field(min_length=1)
     dtype: Annotated[tuple[Literal["fp32", "bf16", "fp16", "fp64"], ...], BeforeValidator(_native)] = ()
     resources: Resources | None = None
-    max_new_tokens: int | None = Field(None, ge=1)
+    max_new_tokens: int | None = Field(None, ge=1, le=MOST)
     sampling: dict[str, Any] | None = None
 
     @property
@@ -240,6 +244,10 @@ class MethodEntry(_Entry):
 
     @model_validator(mode="after")
     def _look_up(self) -> Self:
+        limits = {"at": self.at, "backbones": self.backbones, "tasks": self.tasks}
+        if empty := [key for key, values in limits.items() if values == ()]:
+            text = "{0} is an empty list, so {1} would run nowhere; name some, or leave out {0}"
+            raise faults_error([((key,), text.format(key, self.name)) for key in empty])
         settings = instances(METHODS, self.name, self.params)
         planned = (one if isinstance(one, PlannedMethod) else PlannedMethod.of(one) for one in settings)
         self._uses = tuple(MethodUse(one, self.at, self.backbones, self.tasks) for one in planned)
@@ -257,9 +265,9 @@ class TaskEntry(_Entry):
     limit: Any = None
     backbones: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
     sampling: dict[str, Any] | None = None
-    max_new_tokens: int | None = Field(None, ge=1)
+    max_new_tokens: int | None = Field(None, ge=1, le=MOST)
     chat: bool | None = None
-    repetitions: int | None = Field(None, ge=1)
+    repetitions: int | None = Field(None, ge=1, le=MOST)
     _uses: tuple[TaskUse, ...] = PrivateAttr(())
 
     @model_validator(mode="after")

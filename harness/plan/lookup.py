@@ -88,6 +88,15 @@ def _entry_with(key: str, suite: Mapping[str, Any]) -> str:
     return ""
 
 
+def parameters_of_backbone(entry: Any) -> str:
+    """Return the parameters that a backbone's entry may hold, as the rest of a message, or "" if it names none."""
+    try:
+        names = ", ".join(presets.parameters(presets.resolve(entry["name"]))) if is_named(entry) else ""
+    except StrideError:  # reported at its place
+        return ""
+    return f"; {entry['name']} has the parameters {names}" if names else ""
+
+
 def parameter_names(registry: Registry[type[Any]], name: str) -> Iterable[str]:
     """Return the names of the parameters of a method or task; of one that cannot be read, none."""
     try:
@@ -147,7 +156,7 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
     if not is_dataclass(kind):
         return [("", f"{name} is not a dataclass; put @dataclass(frozen=True) under its register(...) line")]
     accepted = [field.name for field in fields(kind) if field.init]
-    if unknown := [key for key in params if key not in accepted]:
+    if unknown := [str(key) for key in params if key not in accepted]:
         meant = "; did you mean 'limit'?" if issubclass(kind, Task) else ""
         hints = {
             key: (key in ("n", "count") and meant) or place_of(key) or did_you_mean(key, accepted) for key in unknown

@@ -63,9 +63,14 @@ class Overrides:
         suite = _long_form({**data, **{key: self.values[key] for key in self.values if key not in in_entries}})
         for key, value in in_entries.items():
             _set_in_named(suite, key, value, self.options.get(key, key), problems)
+        suite = _long_form(suite)  # a parameter of a backbone that was set is part of its name
         if "backbones" in self.values:
             suite["backbones"] = _with_settings(suite["backbones"], _long_form(data).get("backbones", ()))
         _add_companions(suite, lines, problems)
+        if self.tiny:
+            tiny_suite.shrink(suite)
+            if "budget" in self.values:
+                problems.append("--budget chooses prompts by time, and --tiny has few; leave out one of them")
         if self.limit is not None:
             if self.limit < 1:
                 problems.append(f"{lines.at(('tasks', 'limit'))}: limit is {self.limit}; a whole number from 1")
@@ -78,8 +83,6 @@ class Overrides:
         if self.dtypes:
             _set_in_entries(suite, "backbones", dtype=list(self.dtypes))
         _set_urls(suite, self.urls, problems)
-        if self.tiny:
-            tiny_suite.shrink(suite)
         return suite
 
 

@@ -16,7 +16,7 @@ from stridebench.harness.discover import suite_folder
 from stridebench.harness.errors import UnknownNameError, UsageError, did_you_mean
 from stridebench.harness.machine.surroundings import cache_folder
 from stridebench.harness.plan.entries import EngineUse, MethodUse, Resources, TaskUse
-from stridebench.harness.plan.lookup import place_of
+from stridebench.harness.plan.lookup import parameters_of_backbone, place_of
 from stridebench.harness.plan.overrides import Overrides
 from stridebench.harness.plan.suite import ANY_TEXT, ENTRIES, EngineSuite, Suite
 from stridebench.harness.plan.yaml_lines import Lines, Loc, parse
@@ -96,8 +96,11 @@ def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
     data, node = document.data, document.node
     variants, nodes = data.pop("variants", {}), _children(node).get("variants")
     assert node is not None  # a mapping has a node
-    if not isinstance(variants, dict) or not all(isinstance(keys, dict) for keys in variants.values()):
-        problems.append(f"{path}:{nodes.start_mark.line + 1 if nodes else 1}: variants maps names to keys of a suite")
+    if not isinstance(variants, dict) or not all(
+        isinstance(name, str) and isinstance(keys, dict) for name, keys in variants.items()
+    ):
+        line = nodes.start_mark.line + 1 if nodes else 1
+        problems.append(f"{path}:{line}: variants maps names to keys of a suite; quote a name that is a number")
     elif overrides.only:
         if overrides.only not in variants:
             raise UnknownNameError(f"variant of {name}", overrides.only, variants)
@@ -111,18 +114,18 @@ def _children(node: yaml.Node | None) -> dict[str, yaml.Node]:
     return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
-def resolve(data: Mapping[str, Any], lines: Lines) -> Resolved:
+def resolve(data: Mapping[str, Any], lines: Lines, overrides: Overrides = NOTHING) -> Resolved:
     """Check a suite's plain data and look up every name."""
-    return _resolve(data, NOTHING, lines, [])
+    return _resolve(data, overrides, lines, [])
 
 
-def resolve_again(data: Mapping[str, Any]) -> Resolved:
+def resolve_again(data: Mapping[str, Any], overrides: Overrides = NOTHING) -> Resolved:
     """Look up the names of a suite that was dumped, as a worker in another process does.
 
     Options of the command line may have left entries idle, such as those of a temperature that they removed.
     """
     name = str(data["name"])
-    return resolve(data, Lines(name, None, dict.fromkeys(("temperature", "backbones", "tasks"), name)))
+    return resolve(data, Lines(name, None, dict.fromkeys(("temperature", "backbones", "tasks"), name)), overrides)
 
 
 def task_of(prompts: Path | str) -> list[dict[str, str]]:
@@ -149,8 +152,10 @@ def suite_to_run(
         from stridebench.harness.record.store import Store  # imports pandas, which a list or a dry run does not need
 
         suite = Store.open(out).manifest.suite
+        if overrides.tiny:
+            raise UsageError(f"--tiny changes a suite, and {out} has its own: leave out --tiny, or name the suite too")
         if suite.model_fields_set:
-            return resolve_again(suite.stored())
+            return resolve_again(suite.stored(), Overrides(urls=overrides.urls))
         raise UsageError(f"{out} does not say which suite it ran; name the suite too")
     if overrides.options.get("tasks") in ("--prompts", "prompts"):
         overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
@@ -207,5 +212,8 @@ def _say(fault: Any, loc: Loc, plain: Mapping[str, Any]) -> str:
             "roles",
         }
         key, nearest = str(loc[-1]), did_you_mean(str(loc[-1]), EngineSuite.model_fields if len(loc) == 1 else inner)
-        return f"{where}: unknown key{place_of(key, plain if len(loc) == 1 else None) or nearest}"
+        place = place_of(key, plain if len(loc) == 1 else None)
+        if loc[0] == "backbones" and "a backbone's entry" in place:
+            place = parameters_of_backbone(plain["backbones"][loc[1]])
+        return f"{where}: unknown key{place or nearest}"
     return f"{where}: {message}; found {fault['input']!r:.80}"

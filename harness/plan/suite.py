@@ -24,6 +24,7 @@ from stridebench.harness.core.task import Sampling
 from stridebench.harness.discover import plain, report_files
 from stridebench.harness.errors import UnknownNameError, did_you_mean
 from stridebench.harness.plan.entries import (
+    MOST,
     BackboneEntry,
     EngineEntry,
     MethodEntry,
@@ -46,8 +47,8 @@ def _whole_number(name: str, least: int) -> PlainValidator:
 
     def check(value: Any) -> int | tuple[int, ...]:
         values = value if isinstance(value, list | tuple) and value else [value]
-        if not all(isinstance(number, int) and not isinstance(number, bool) and number >= least for number in values):
-            raise ValueError(f"{name} is a whole number from {least}, or a list of them to sweep")
+        if not all(type(number) is int and least <= number <= MOST for number in values):
+            raise ValueError(f"{name} is a whole number from {least} to {MOST}, or a list of them to sweep")
         return tuple(values) if isinstance(value, list | tuple) else int(value)
 
     return PlainValidator(check)
@@ -60,8 +61,8 @@ Batch = Annotated[int | tuple[int, ...], _whole_number("batch", 1)]
 class GreedyCheck(Strict):
     """Size of the check of greedy equality in fp32 on a real backbone; 0 prompts: no check."""
 
-    prompts: int = Field(2, ge=0)
-    tokens: int = Field(32, ge=1)
+    prompts: int = Field(2, ge=0, le=MOST)
+    tokens: int = Field(32, ge=1, le=MOST)
 
 
 @functools.cache
@@ -129,6 +130,8 @@ class Chosen(Strict):
 
 
 BY_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
+WITHOUT_SIGN = AfterValidator(lambda value: value + 0.0)
+"""Make 0.0 of -0.0, whose cells would have ids of their own."""
 UNLESS_AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
@@ -155,17 +158,19 @@ class Suite(Strict):
     backbones: tuple[BackboneEntry, ...] = Field(min_length=1)
     tasks: tuple[TaskEntry, ...] = Field(min_length=1)
     temperature: Annotated[
-        tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=1), BeforeValidator(listed)
+        tuple[Annotated[float, Field(ge=0, allow_inf_nan=False), WITHOUT_SIGN], ...],
+        Field(min_length=1),
+        BeforeValidator(listed),
     ] = (0.0,)
     top_k: TopK = 0
     top_p: float = Field(1.0, gt=0, le=1)
     min_p: float = Field(0.0, ge=0, le=1)
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
-    max_new_tokens: int = Field(64, ge=1)
+    max_new_tokens: int = Field(64, ge=1, le=MOST)
     stop_at_eos: bool = True
     batch: Batch = 1
-    repetitions: int = Field(1, ge=1)
-    warmup: int = Field(1, ge=0)
+    repetitions: int = Field(1, ge=1, le=MOST)
+    warmup: int = Field(1, ge=0, le=MOST)
     seed: int = 0
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))

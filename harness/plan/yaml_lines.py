@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -67,20 +67,30 @@ def load(text: str) -> Any:
 def option_value(option: str, text: str) -> Any:
     """Return the value of an option that is written as YAML, or raise UsageError if it is not valid YAML."""
     try:
-        return parse(text).data
+        document = parse(text)
     except yaml.YAMLError as error:
         raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error
+    if document.repeated:
+        raise UsageError(f"{option} {text!r} has the key {document.repeated[0].key!r} twice; keep one")
+    return document.data
 
 
-def option_settings(option: str, texts: tuple[str, ...], example: str) -> dict[str, object]:
-    """Return the values of an option that is written ``KEY=VALUE`` and may be repeated; values are YAML."""
-    values = {}
+def option_texts(option: str, texts: Sequence[str], example: str) -> dict[str, str]:
+    """Return the texts of an option that is written ``KEY=VALUE``, once for each key."""
+    values: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"{option} {text}: write KEY=VALUE, as in {option} {example}")
-        values[key] = option_value(f"{option} {key}", value)
+        if key in values:
+            raise UsageError(f"{option} gives {key} twice, {values[key]!r} and {value!r}; keep one")
+        values[key] = value
     return values
+
+
+def option_settings(option: str, texts: Sequence[str], example: str) -> dict[str, object]:
+    """Return the values of an option that is written ``KEY=VALUE``, once for each key; values are YAML."""
+    return {key: option_value(f"{option} {key}", text) for key, text in option_texts(option, texts, example).items()}
 
 
 def _refuse_expansion(node: yaml.Node | None) -> None:

@@ -241,7 +241,7 @@ class CellMeta(Entries):
     verdict: StoredVerdict | None = None
     set_scores: dict[str, StoredSetScore] = {}
     lost_workers: list[str] = []
-    attached: list[dict[str, str]] = []
+    attached: list[dict[str, str | list[str]]] = []
 
     engine: str = ""
     options: dict[str, Any] = {}

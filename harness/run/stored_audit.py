@@ -185,16 +185,21 @@ def stored_outputs(store: Store, cell: str) -> list[Stored]:
 def attach(store: Store, cell: str, layout: str, reader: Layout, files: Mapping[str, Path]) -> dict[str, SetScore]:
     """Make the results in files scores of a cell, and keep the files in the run with their sha256."""
     scores = reader.read(files, stored_outputs(store, cell))
-    kept = []
+    kept: list[dict[str, str | list[str]]] = []
     for key, path in files.items():
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         place = Path(FOLDER) / cell / f"{layout}-{digest[:12]}-{path.name}"
         make((store.path / place).parent)
         put(store.path / place, content)
-        kept.append({"layout": layout, "key": key, "file": place.as_posix(), "sha256": digest})
+        kept.append({"layout": layout, "key": key, "file": place.as_posix(), "sha256": digest, "scores": list(scores)})
     meta = store.meta(cell)
-    earlier = [entry for entry in meta.attached if entry["layout"] != layout]
+    again = [key for key in files if key]  # categories; the only file of a layout has no key
+    earlier = [
+        entry
+        for entry in meta.attached
+        if entry["layout"] != layout or (entry["key"] not in again and set(entry.get("scores", ())) - scores.keys())
+    ]
     changed = meta.set_scores | {name: StoredSetScore(**vars(score)) for name, score in scores.items()}
     store.update(cell, CellMeta(set_scores=changed, attached=[*earlier, *kept]))
     return scores

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from stridebench.harness.backbones.checkpoints.files import of_file
 from stridebench.harness.errors import UsageError, listed
+from stridebench.harness.machine.surroundings import deferred_interrupt
 from stridebench.harness.train.distributed import Workers
 from stridebench.harness.train.recipe import Recipe
 
@@ -61,8 +62,8 @@ def train(
 ) -> Trained:
     """Train until the steps are done, the recipe's CPU hours are spent, or ``minutes`` have passed; resume if begun.
 
-    Writes ``checkpoint.pt`` every two minutes and at the end. After the last step it writes weights, configuration and
-    ``card.json`` (figures, loss curve, hours, hashes).
+    Writes ``checkpoint.pt`` every two minutes, after the step of an interrupt, and at the end. After the last step it
+    writes weights, configuration and ``card.json`` (figures, loss curve, hours, hashes).
 
     Args:
         minutes: after which the training stops unfinished, or None for no limit.
@@ -81,14 +82,21 @@ def train(
         if saved is not None:
             state.resume(saved)
         before = state.step
-        finished = _trained(state, folder, minutes, watch)
+        with deferred_interrupt() as interrupted:
+            finished = _trained(state, folder, minutes, watch, interrupted)
         workers.in_turn(lambda: None)
     finally:
         workers.leave()
     return Trained(folder, finished, state.step, state.hours, state.step - before)
 
 
-def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable[[TrainingProgress], None]) -> bool:
+def _trained(
+    state: _State,
+    folder: Path,
+    minutes: float | None,
+    watch: Callable[[TrainingProgress], None],
+    interrupted: Callable[[], bool],
+) -> bool:
     """Step until the training is finished or its time has passed; whether it is finished."""
     recipe, model, workers = state.recipe, state.model, state.workers
     device = str(getattr(recipe, "device", "cpu"))
@@ -101,7 +109,7 @@ def _trained(state: _State, folder: Path, minutes: float | None, watch: Callable
         state.hours = hours_before + (time.process_time() - busy) / 3600
         watch(TrainingProgress(state.step, recipe.steps, loss, state.rate(), state.hours))
         ends = state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes)
-        if workers.decided(ends, device):
+        if workers.decided(ends or interrupted(), device):
             break
         if now - saved > SAVE_EVERY_S:
             state.save(folder / CHECKPOINT)

@@ -45,6 +45,26 @@ def test_results_of_human_eval_become_scores_with_their_checksum(run: Path, tmp_
     )
 
 
+def test_the_source_of_a_score_stays_as_long_as_the_score(tmp_path: Path) -> None:
+    task = ("--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 6)
+    stride("run", "--method", "jacobi", *task, "--set", "prove=false", "--out", tmp_path / "run")
+    stride("exchange", "export", tmp_path / "run", "jacobi", "--layout", "lm-eval", "--out", tmp_path / "out")
+    (exported,) = (tmp_path / "out").glob("*.jsonl")
+    rows = [json.loads(line) for line in exported.read_text().splitlines()]
+    for metric, name in (("acc", "a"), ("em", "b"), ("acc", "c")):
+        lines = [json.dumps({**row, metric: 1.0, "metrics": [metric]}) for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n" * (name == "c"))
+        words = ("exchange", "attach", tmp_path / "run", "jacobi", "--lm-eval", tmp_path / f"{name}.jsonl")
+        assert stride(*words).code == 0
+    store = Store.open(tmp_path / "run")
+    meta = store.meta(next(name for name in store.cells() if name.startswith("jacobi")))
+    assert set(meta.set_scores) == {"lm_eval_acc", "lm_eval_em"}
+    assert [str(entry["file"])[-7:] for entry in meta.attached] == ["b.jsonl", "c.jsonl"]
+
+
 def test_what_is_missing_is_one_message(tmp_path: Path) -> None:
     assert "name a file of results" in refused("exchange", "attach", tmp_path, "x")
+    assert "--drafts goes with" in refused("exchange", "export", tmp_path, "x", "--layout", "lm-eval", "--drafts", 7)
+    twice = ("--t2i", "color=a.json", "--t2i", "color=b.json")
+    assert "--t2i gives color twice" in refused("exchange", "attach", tmp_path, "x", *twice)
     assert "there is no layout 'lmeval'" in refused("exchange", "export", tmp_path, "x", "--layout", "lmeval")

@@ -100,6 +100,7 @@ def test_an_unknown_name_is_one_line_that_proposes_another(case):
     assert message.count("\n") == 1 and "did you mean" in message
 
 
+DRY = ("run", "--method", "sjd", *SMALL, "--dry-run")
 USAGE = {
     "nothing asked": ("run",),
     "half asked": ("run", "--method", "sjd"),
@@ -109,6 +110,20 @@ USAGE = {
     "limit below 0": ("run", "quick", "--limit", "-1", "--dry-run"),
     "a type of none": ("run", "--method", "sjd", *SMALL, "--dtype", "fp8"),
     "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
+    "a parameter of no method": ("verify", "-p", "nonsense=1", "--quick"),
+    "a parameter twice": ("verify", "sjd", "-p", "window=2", "-p", "window=4", "--quick"),
+    "a seed of fixed cases": ("verify", "autoregressive", "--quick", "--seed", "0"),
+    "a budget of fixed cases": ("verify", "autoregressive", "--quick", "--budget", "9"),
+    "quick random cases": ("verify", "autoregressive", "--quick", "--random", "1"),
+    "two seeds": (*DRY, "--seed", "1", "--set", "seed=2"),
+    "a key set twice": (*DRY, "--set", "seed=2", "--set", "seed=3"),
+    "two temperatures": (*DRY, "-t", "0", "--set", "temperature=1"),
+    "two lists of methods": (*DRY, "--set", "methods=jacobi"),
+    "a parameter of an entry twice": (*DRY, "--method", "{name: sjd, window: 4, window: 8}"),
+    "a budget of tiny models": ("run", "quick", "--tiny", "--budget", "4m", "--dry-run"),
+    "a list of one weight": ("list", "weights", "absent"),
+    "a schema and a query": ("query", "--schema", "select 1"),
+    "a schema as CSV": ("query", "--schema", "--csv"),
     "no run": ("report", "absent"),
     "no run to keep": ("gate", "make", "absent"),
     "no run to gate": ("gate", "check", "absent", "--baseline", "absent.json"),
@@ -140,6 +155,7 @@ def test_a_dry_run_lists_cells_and_reasons_and_writes_nothing(tmp_path, monkeypa
     ]
     text = stride(*words, "--dry-run").out
     assert all(row["cell"] in text for row in rows) and "no tokenizer" in text
+    assert "serial executor has the options: none" in refused(*words, "--dry-run", "--executor-option", "workers=3")
     assert not list(tmp_path.iterdir())
 
 
@@ -186,6 +202,11 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_repeats_nothing(run):
     result = stride(*BOTH, run, "--resume", "--json")
     assert (result.code, result.document["done"]) == (0, 7)
     assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_resuming_a_stored_suite_ignores_no_option(run):
+    assert "it has none" in refused("run", "--out", run, "--resume", "--url", "foo=http://localhost:1")
+    assert "leave out --tiny" in refused("run", "--out", run, "--resume", "--tiny")
 
 
 def test_resuming_without_a_run_is_refused(tmp_path, monkeypatch):
@@ -254,6 +275,14 @@ def test_doctor_lists_machine_versions_and_checks():
     assert checks["weights"]["ok"] or "; stride fetch NAME" in checks["weights"]["found"]
 
 
+def test_doctor_reports_presets_that_cannot_be_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "absent"))
+    result = stride("doctor", "--json")
+    checks = {check["what"]: check for check in result.document["checks"]}
+    assert result.code == 1 and "STRIDE_PRESETS" in checks["backbones"]["found"] and "git" in checks
+    assert result.document["answer"].startswith("quick will not run: backbones: ")
+
+
 def test_doctor_begins_with_whether_quick_will_run():
     good = Check(what="registries", ok=True, found="25 methods", level="note")
     assert re.fullmatch(r"quick will run: \d+ cells in (bf16|fp32), about .* on a CPU.*", answer([good]))
@@ -288,6 +317,7 @@ def test_verify_with_random_cases_is_replayed_by_its_seed():
 def test_random_cases_print_a_table_and_the_seed():
     result = stride("verify", "autoregressive", "--random", 2, "--seed", 9)
     assert result.code == 0 and "random cases (seed 9)" in result.out and "2 of 2 cases" in result.out
+    assert "--seed does not go with the file x.py" in refused("verify", "x.py", "--seed", 0)
     assert "in these cases, whose texts end at 12 tokens" in " ".join(result.out.split())
     assert stride("verify", "autoregressive", "--random", 2, "--budget", 1e-9).code == 4  # nothing was proved
 

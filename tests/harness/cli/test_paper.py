@@ -44,6 +44,9 @@ def test_one_paper_is_listed_with_its_source_and_the_models_to_fetch() -> None:
     assert lines[-2] == "by Teng et al. 2025, the extension of arXiv:2410.01699"
     assert lines[-1].startswith("to fetch: ") and " GB)" in lines[-1]
     assert "there is no paper 'sjdp'" in refused("paper", "list", "sjdp")
+    for rate in ("nan", "inf"):
+        outcome = stride("paper", "cost", "--utilisation", rate)
+        assert outcome.code == 2 and f"{rate} is not a finite number" in outcome.err
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`stride train` from the command line: the list of recipes, refusals, a stop and a resume."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,34 @@ def test_a_training_stops_and_resumes(point, tmp_path):
     assert (tmp_path / "p" / "model.safetensors").exists() and (tmp_path / "p" / "card.json").exists()
 
 
+def test_an_interrupt_saves_the_step_or_says_that_there_is_none(point, tmp_path, monkeypatch):
+    words = ("train", "backbone", "point", "--out", tmp_path / "p", "--part", f"emoji-vq={tmp_path}")
+    loss, build = Point.loss, Point.build
+
+    def interrupting(self, model, step, random):
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+        return loss(self, model, step, random)
+
+    def interrupted(self, requirements):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Point, "build", interrupted)
+    outcome = stride(*words)
+    assert outcome.code == 3 and "has no checkpoint" in outcome.err
+    monkeypatch.setattr(Point, "build", build)
+    monkeypatch.setattr(Point, "loss", interrupting)
+    outcome = stride(*words)
+    assert outcome.code == 3 and f"the checkpoint is in {tmp_path / 'p'}" in outcome.err
+    assert stride(*words, "--json").document["taken"] == 3
+
+
+@pytest.mark.parametrize("option", [("--threads", 0), ("--seed", 10**22), ("--minutes", "nan")])
+def test_a_number_out_of_range_is_refused(point, option):
+    outcome = stride("train", "backbone", "point", *option)
+    assert outcome.code == 2 and f"Invalid value for '{option[0]}'" in outcome.err
+
+
 @pytest.mark.slow
 def test_two_trainings_on_different_data_are_two_adapters_and_two_cards(tmp_path, monkeypatch):
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
@@ -89,5 +118,11 @@ def test_wrong_names_kinds_and_parts_are_one_error(point, tmp_path):
     assert "of kind 'backbone', not 'scorer'" in refused("train", "scorer", "point")
     assert "'bone' is not a kind of recipe" in refused("train", "bone")
     assert "write NAME=FOLDER" in refused("train", "backbone", "point", "--part", "emoji-vq")
+    assert "add --backbone NAME" in refused("train", "backbone", "point", "--device", "cuda")
+    assert "add --backbone NAME" in refused("train", "backbone", "point", "--dtype", "fp16")
+    assert "name a recipe to train" in refused("train", "backbone", "--minutes", 5)
+    assert "name a recipe to train" in refused("train", "--seed", 4)
+    strange = ("--backbone", "embedded-code", "--data", "{name: programs, 1: 2}")
+    assert "has no parameter '1'" in refused("train", "medusa", *strange)
     missing = refused("train", "backbone", "point", "--part", f"emoji-vq={tmp_path / 'no'}")
     assert "builds on 'emoji-vq'" in missing and "train it first" in missing

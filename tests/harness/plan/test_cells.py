@@ -57,7 +57,7 @@ def test_a_task_may_be_limited_to_backbones():
 
 @pytest.mark.parametrize("batch", [0, [], [1, 0], "all", 1.5, True])
 def test_a_suite_refuses_a_wrong_batch(batch: Any) -> None:
-    with pytest.raises(UsageError, match="batch is a whole number from 1, or a list of them to sweep"):
+    with pytest.raises(UsageError, match="batch is a whole number from 1 to 2147483647, or a list of them"):
         plan_of(methods=["sjd"], batch=batch)
 
 

@@ -100,6 +100,7 @@ REFUSED = [
     ("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n", 2, "methods"),
     ("methods: [sjd]\nbackbones: [tabular]\n", 1, "tasks"),
     (BASE + "variants: [hot]\n", 4, "maps names to keys of a suite"),
+    (BASE + "variants: {1: {seed: 2}}\n", 4, "quote a name that is a number"),
     (BASE + "temprature: [0]\n", 4, "did you mean 'temperature'"),
     (BASE + "greedy_check: {prompt: 2}\n", 4, "did you mean 'prompts'"),
     (BASE + "dtype: bf16\n", 4, "dtype: unknown key; dtype belongs to a backbone's entry"),
@@ -113,11 +114,15 @@ REFUSED = [
     (SJD.format("{name: sjd, windw: 1}"), 1, "sjd has no parameter 'windw'; did you mean 'window'"),
     (SJD.format("{name: sjd, at: 2}"), 1, "at 2 is not a temperature of the suite"),
     (SJD.format("{name: sjd, tasks: [gsm9k]}"), 1, "'gsm9k' is not a task of the suite"),
+    (SJD.format("{name: sjd, at: []}"), 1, "at is an empty list, so sjd would run nowhere"),
+    (SJD.format("{name: sjd, tasks: []}"), 1, "tasks is an empty list"),
+    (SJD.format("{name: sjd, backbones: []}"), 1, "backbones is an empty list"),
     (SJD.format("{name: sjd, backbones: [other]}"), 1, "'other' is not a backbone of the suite"),
     (BASE + "report: sjdp\n", 4, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
     (BASE + "report:\n  roles: {}\n  name: sjdp\n", 6, "there is no report 'sjdp'; did you mean 'sjdpp'?"),
     (BASE + "max_new_tokens: 0\n", 4, "max_new_tokens"),
     (BASE + "max_new_tokens: many\n", 4, "max_new_tokens"),
+    *((BASE + f"{key}: {10**20}\n", 4, str(2**31 - 1)) for key in ("max_new_tokens", "batch", "top_k", "repetitions")),
     (BASE + "repetitions: 0\n", 4, "repetitions"),
     (BASE + "warmup: -1\n", 4, "warmup"),
     (BASE + "seed: x\n", 4, "seed"),
@@ -149,6 +154,7 @@ REFUSED = [
     (ENTRY.format("{name: tabular, sampling: {top_p: 2}}"), 2, "0 < top_p <= 1"),
     (ENTRY.format("{name: tabular, max_new_tokens: 0}"), 2, "max_new_tokens"),
     (IMAGE.format("wights: int4"), 5, "wights"),
+    (IMAGE.format("noise: 0.1"), 5, "unknown key; embedded-image has the parameters "),
     (IMAGE.format("weights: [int4]"), 5, "weights"),
     (IMAGE.format("weights: 'a,b'"), 5, "weights"),
     (IMAGE.format("source: x"), 5, "source"),
@@ -195,6 +201,8 @@ def test_a_key_of_the_entries_of_a_name_can_be_set(tmp_path):
     loaded = resolve.load("papers/mulo_sd", resolve.Overrides(values, only="real"))
     assert [vars(use.task).get("reference") for use in loaded.tasks] == ["", "", str(tmp_path)]
     assert [entry.max_new_tokens for entry in loaded.suite.backbones] == [None, 9, None]
+    loaded = resolve.load("quick", resolve.Overrides({"backbones.smollm2-135m.weights": "int8"}))
+    assert "smollm2-135m:weights=int8" in [entry.name for entry in loaded.suite.backbones]
     for key in ("tasks.cocoa.reference", "tasks.coco"):
         wrong = resolve.Overrides({key: 1}, options={key: f"--set {key}"}, only="real")
         with pytest.raises(UsageError, match=f"--set {key}: write tasks.NAME.KEY=VALUE.*: geneval, dpg_bench, coco"):
@@ -250,6 +258,7 @@ def test_defaults_come_from_the_adapters(write):
     assert loaded.suite.name == "mine"
     assert loaded.suite.backbones[0].dtype == ("fp64",)
     assert loaded.suite.temperature == (0.0,)
+    assert len(planned(temperature=[0.0, -0.0]).cells) == len(planned().cells)
     assert loaded.methods == (METHODS.get("sjd")(),)
 
 

@@ -1,6 +1,7 @@
 """The training loop: seeded, resumable bit for bit, limited in time, with a card of the result."""
 
 import json
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,22 +46,26 @@ def equal(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
+def killed():
+    raise KeyboardInterrupt
+
+
+ENDS = {"^C": (120.0, lambda: signal.raise_signal(signal.SIGINT), 27), "a kill": (-1.0, killed, 28)}
+"""Seconds between checkpoints, what ends a training after its 13th step, and the steps that the next call takes."""
+
+
+@pytest.mark.parametrize(("every_s", "end", "taken"), ENDS.values(), ids=ENDS)
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
+    tmp_path, monkeypatch, every_s, end, taken
+):
     uninterrupted = train("line", Line(), tmp_path / "uninterrupted", {})
-
-    def stop(progress):
-        if progress.step == 13:
-            raise KeyboardInterrupt
-
-    class Saves(Line):
-        """Checkpoints at once, so that the interrupt loses nothing that was saved."""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "SAVE_EVERY_S", -1.0)
-        with pytest.raises(KeyboardInterrupt):
-            train("line", Saves(), tmp_path / "cut", {}, watch=stop)
-    again = train("line", Saves(), tmp_path / "cut", {})
-    assert uninterrupted.finished and again.finished and again.step == 40
+    monkeypatch.setattr(training, "SAVE_EVERY_S", every_s)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train("line", Line(), tmp_path / "cut", {}, watch=lambda progress: progress.step == 13 and end())
+    assert signal.getsignal(signal.SIGINT) is handler
+    again = train("line", Line(), tmp_path / "cut", {})
+    assert uninterrupted.finished and again.finished and (again.step, again.taken) == (40, taken)
     assert equal(weights(tmp_path / "uninterrupted"), weights(tmp_path / "cut"))
 
 

@@ -54,6 +54,8 @@ def test_settings_that_small_pictures_and_short_canvases_do_not_have_shrink() ->
         if METHODS.name_of(type(use.method)) == "masked_diffusion"
     ]
     assert steps == [40, 10, 5, 40, 10, 5, 40, 2, 1], "twice 1024, 256, 128, and 1024, 64, 16 of 1024 tokens"
+    more = resolve.of_command("quick", resolve.Overrides({"repetitions": 3}, limit=2, tiny=True)).tasks
+    assert {(use.limit, use.repetitions) for use in more} == {(2, 3)}
     pictures = resolve.of_command("papers/mulo_sd --only 500", resolve.Overrides(tiny=True)).tasks
     assert {use.max_new_tokens for use in pictures} == {8192} and {use.limit for use in pictures} == {1}
 

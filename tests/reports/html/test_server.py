@@ -232,6 +232,7 @@ def test_an_error_of_the_server_itself_is_printed(capfd: pytest.CaptureFixture[s
 def test_a_port_that_is_taken_and_a_missing_folder_are_one_message(view: View, tmp_path: Path) -> None:
     assert f"port {view.port} cannot be served" in refused("view", tmp_path, "--port", view.port)
     assert "is not a folder" in refused("view", tmp_path / "absent")
+    assert "--host is empty" in refused("view", tmp_path / "absent", "--host", "")
 
 
 def test_an_interrupt_is_how_a_view_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
