@@ -128,6 +128,8 @@ def suite_row(name: str, path: Path) -> ListRow:
     """Return the row of a suite."""
     loaded = resolve.of_command(name).suite
     backbones, tasks = ([entry.name for entry in part] for part in (loaded.backbones, loaded.tasks))
+    if backbones == [spec.name for spec in presets.by_name().values() if spec.ready()]:
+        backbones = ["all"]  # whatever is on this machine
     return listed_row("suite", name, path.name, loaded.description, backbones=backbones, tasks=tasks)
 
 
