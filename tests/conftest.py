@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -119,3 +120,11 @@ def unchecked() -> Iterator[None]:
     """No shape checks in one test."""
     with without_shape_checks():
         yield
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """An interrupt raises, also where the tests were started in the background, with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

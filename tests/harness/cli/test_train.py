@@ -56,6 +56,7 @@ def test_a_training_stops_and_resumes(point, tmp_path):
     assert (tmp_path / "p" / "model.safetensors").exists() and (tmp_path / "p" / "card.json").exists()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_the_step_or_says_that_there_is_none(point, tmp_path, monkeypatch):
     words = ("train", "backbone", "point", "--out", tmp_path / "p", "--part", f"emoji-vq={tmp_path}")
     loss, build = Point.loss, Point.build

@@ -54,6 +54,7 @@ ENDS = {"^C": (120.0, lambda: signal.raise_signal(signal.SIGINT), 27), "a kill":
 """Seconds between checkpoints, what ends a training after its 13th step, and the steps that the next call takes."""
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("every_s", "end", "taken"), ENDS.values(), ids=ENDS)
 def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
     tmp_path, monkeypatch, every_s, end, taken

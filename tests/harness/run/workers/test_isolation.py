@@ -347,7 +347,8 @@ def test_a_worker_that_cannot_start_leaves_a_run_that_goes_on_without_it(
     assert outcome.code == RunIncomplete.exit_code
     assert "could not start: it ended with exit code 1" in outcome.err
     assert "--resume --set isolation=none" in outcome.err
-    outcome = stride(*words, "--resume", "--set", "isolation=none")
+    alone = ("--method", "jacobi", *WORDS, "--set", "prove=false", "--set", "isolation=none")
+    outcome = stride("run", *alone, "--out", tmp_path / "run", "--resume")
     assert (outcome.code, outcome.document["failed"]) == (0, 0)
 
 
