@@ -304,9 +304,9 @@ def test_a_method_file_has_at_most_400_lines():
 
 
 UNREACHED = {
-    "lines of Python outside tests": "85,700, of which 14,600 are docstrings and 6,700 imports. The base alone "
+    "lines of Python outside tests": "86,400, of which 14,600 are docstrings and 6,700 imports. The base alone "
     "has 67,300, and trainings, papers and engines 18,200. No function serves tests alone: features must go",
-    "lines of tests": "65,100, 19 a test. Five pairs alone have one shape: kinds of checks must go",
+    "lines of tests": "61,600, 19 a test. Five pairs alone have one shape: kinds of checks must go",
 }
 """Goals that are not reached, and what stands in the way, as of 2026-11-28."""
 
