@@ -36,7 +36,7 @@ def width_of(outputs: Sequence[Sequence[TokenRow]]) -> int:
     """Return how many most probable tokens every row has.
 
     A row may hold one entry more, the token itself, if it is not one of them. So the shortest row decides. It is 0 if
-    every row names the drawn token alone: then the draw decides what is sent, and no bet on it is fair.
+    every row names the drawn token alone: then the draw decides which probabilities are sent, and no bet is fair.
     """
     if all(row.top.keys() == {row.token} for rows in outputs for row in rows):
         return 0

@@ -251,8 +251,8 @@ def _thinks(asker: Asker) -> tuple[str, str]:
     verdict, evidence = asker.judged({THOUGHT: (asker.ask(THOUGHT), asker.plainly(THOUGHT))})
     if verdict not in SAFE:
         return verdict, evidence
-    held, said = _json(asker, THOUGHT)
-    return held if held in UNSAFE else verdict, f"{evidence}; behind the thought: {said}"
+    behind, said = _json(asker, THOUGHT)
+    return behind if behind in UNSAFE else verdict, f"{evidence}; behind the thought: {said}"
 
 
 def _samples(asker: Asker) -> tuple[str, str]:

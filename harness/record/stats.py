@@ -15,7 +15,7 @@ also if they are few or equal. ``python -m tests.power.intervals`` measures how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +86,8 @@ class Bootstrap:
         """Standard error, corrected for the number of clusters."""
         return float(self.values.std() * np.sqrt(self.n / (self.n - 1))) if len(self.values) else None
 
-    def interval(self, level: float = 0.95) -> Interval:
-        """The two-sided interval; each bound alone is a one-sided bound at (1 + level) / 2."""
+    def interval(self, level: float = 0.95, least: float = -np.inf) -> Interval:
+        """The two-sided interval, from ``least`` on; each bound alone is a one-sided bound at (1 + level) / 2."""
         if not len(self.values):
             return Interval(self.estimate, None, None, self.n)
         if self.pivots is not None:
@@ -95,10 +95,11 @@ class Bootstrap:
             above, below = np.quantile(self.pivots, [1 - tail, tail], method="inverted_cdf")
             if not np.isfinite([above, below]).all():  # many resamples hold one value alone, so their error is 0
                 return Interval(self.estimate, None, None, self.n)
-            return Interval(self.estimate, float(self.estimate - above), float(self.estimate - below), self.n)
+            low, high = max(least, float(self.estimate - above)), float(self.estimate - below)
+            return Interval(self.estimate, low, high, self.n)
         tail = scipy.special.ndtr(np.sqrt(self.n / (self.n - 1)) * scipy.special.stdtrit(self.n - 1, (1 - level) / 2))
         low, high = np.quantile(self.values, [tail, 1 - tail])
-        return Interval(self.estimate, float(low), float(high), self.n)
+        return Interval(self.estimate, max(least, float(low)), float(high), self.n)
 
     def p_below(self, bound: float = 0.0) -> float | None:
         """One-sided p-value of "the truth is at least ``bound``"; a small one means confidently below.
@@ -157,8 +158,7 @@ def _pivots(
     A standard error is that of the linear part of the statistic, whose slopes are differences of nearby totals. An
     error without a standard error is infinite.
     """
-    errors = values - estimate
-    near = 1e-5 * np.abs(table).sum(axis=0)
+    errors, near = values - estimate, 1e-5 * np.abs(table).sum(axis=0)
 
     def standard_errors(weights: FloatArray) -> FloatArray:
         sums = weights @ table
@@ -254,10 +254,8 @@ def ratios(
 
     def interval(table: FloatArray, minus: float) -> Interval | None:
         resampled = _resampled(table, lambda s: s[..., 0] / s[..., 1] - minus, seed=seed)
-        found = resampled.interval() if resampled else None
-        if found is None or found.low is None or (table[:, 0] < 0).any():
-            return found
-        return replace(found, low=max(found.low, 0.0 - minus))  # a sum of times or counts is not negative
+        least = -np.inf if (table[:, 0] < 0).any() else 0.0 - minus  # a sum of times or counts is not negative
+        return resampled.interval(least=least) if resampled else None
 
     tables = _by_cluster(values, index, named, [(numerator, denominator) for numerator, denominator, _ in terms])
     return [interval(table, minus) for table, (_, _, minus) in zip(tables, terms, strict=True)]
@@ -271,8 +269,7 @@ def mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None =
 
 def score(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:
     """``mean``; where all scores are 0 or 1, with the interval of `bounded_mean`."""
-    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return (bounded_mean if _is_binary(numbers[~np.isnan(numbers)]) else mean)(values, seed, named)
+    return (bounded_mean if _is_binary(values.dropna().to_numpy(dtype=np.float64)) else mean)(values, seed, named)
 
 
 def bounded_mean(values: pd.Series[float], seed: int = 0, named: pd.Series[str] | None = None) -> Interval | None:

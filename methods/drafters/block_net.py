@@ -65,7 +65,7 @@ class BlockConvolution(nn.Module):
         nn.init.zeros_(self.kernel_projection.weight)
 
     def forward(self, x: Float[Tensor, "G N E"], part: Callable[[Tensor], Tensor]) -> Float[Tensor, "G N E"]:
-        """Return what the part makes of rows; N is a block, or whole blocks one behind the other."""
+        """Return the part's rows; N is a block, or whole blocks one behind the other."""
         added = self.kernel_projection(x).view(*x.shape[:2], *self.base_kernel.shape[:2], -1)
         before, behind = (self.base_kernel + added.repeat_interleave(self._grouped, -1)).unbind(-3)
         return self._convolved(part(self._convolved(x, before)), behind)
@@ -97,7 +97,7 @@ class BlockLayer(nn.Module):
         self._causal = bool(shape.causal) and shape.causal[number]
 
     def visible(self, entries: int, rows: int, device: torch.device) -> Bool[Tensor, "N S"] | None:
-        """Return what rows behind so many entries attend to, or None if that is everything."""
+        """Return the entries that rows behind so many attend to, or None for all."""
         if not self._window and not self._causal:
             return None
         keys = torch.arange(entries + rows, device=device)

@@ -28,7 +28,7 @@ class BlockDrafterShape:
         mask: the id whose embedding stands for masks.
         ahead: row i predicts the position behind it, so the anchor's row drafts too (DSpark); else its own (DFlash).
         rank: r of the Markov head; 0: none.
-        confidence: what the confidence head reads: the hidden row alone, or the token before too; "": there is none.
+        confidence: inputs of the confidence head: the hidden row alone, or the token before too; "": there is none.
         rates, sharpness: of rotations, an angle a position for each pair.
         windows: of each layer, the distance from which on a row sees nothing; 0 or (): it sees everything.
         causal: of each layer, whether rows see no later ones of their block; (): they see all.
@@ -127,7 +127,7 @@ model_type num_anchors num_target_layers pad_token_id tie_word_embeddings torch_
 
 
 def stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a configuration states; fields in ``dflash_config`` go first, as z-lab reads them."""
+    """Return the fields of a configuration; those in ``dflash_config`` go first, as z-lab reads them."""
     stated = {**config, **(config.get("dflash_config") or {})}
     return {key: value for key, value in stated.items() if value is not None}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from stridebench.harness.backbones.base import Adapter, Identity
@@ -22,10 +23,14 @@ OWN = "own"
 
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 """SentencePiece's name of a token that is one byte."""
-PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
-OTHERS = sorted(set(range(256)) - set(PRINTED))
-BYTES = {chr(byte): byte for byte in PRINTED} | {chr(256 + place): byte for place, byte in enumerate(OTHERS)}
-"""Bytes by their letters in the names of a byte-level tokenizer, as GPT-2 has them."""
+
+
+@cache
+def byte_letters() -> Mapping[str, int]:
+    """Return the byte of each letter in the names of a byte-level tokenizer's tokens."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 @dataclass(frozen=True)
@@ -202,8 +207,8 @@ class TokenizedAdapter(Adapter):
         text = str(self._tokenizer.convert_tokens_to_string([name]))
         if "\ufffd" in text and (byte := BYTE.fullmatch(name)):
             return bytes.fromhex(byte[1])
-        if "\ufffd" in text and BYTES.keys() >= set(name):
-            return bytes(BYTES[letter] for letter in name)
+        if "\ufffd" in text and byte_letters().keys() >= set(name):
+            return bytes(byte_letters()[letter] for letter in name)
         return text.encode()
 
     def _text(self, tokens: Sequence[int], **options: Any) -> str:

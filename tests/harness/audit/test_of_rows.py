@@ -64,7 +64,7 @@ def test_a_token_that_is_not_sent_as_one_of_the_most_probable_is_one_of_the_othe
 
 
 def test_rows_of_the_drawn_token_alone_have_no_most_probable_ones() -> None:
-    """Bets on them would refute a correct server, since what is sent is what was drawn."""
+    """Bets on them would refute a correct server, since the draw decides which probability is sent."""
     alone = [drawn(P, 64, seed, width=0) for seed in range(4)]
     assert width_of(alone) == 0 and audit([bets_on_rows(rows, 1) for rows in alone]).verdict == "refuted"
 

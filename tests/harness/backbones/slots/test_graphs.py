@@ -52,9 +52,9 @@ def test_captured_passes_emit_the_tokens_of_plain_ones(name: str, forward: str) 
     plain, captured = tiny(forward=forward), tiny(forward=forward)
     captured.use_graphs()
     for temperature in (0.0, 1.0):
-        ours, theirs = (tried(model, name, temperature) for model in (captured, plain))
-        assert ours.tokens == theirs.tokens
-        assert [(step.rows, step.accepted) for step in ours.steps] == [(s.rows, s.accepted) for s in theirs.steps]
+        replayed, expected = (tried(model, name, temperature) for model in (captured, plain))
+        assert replayed.tokens == expected.tokens
+        assert [(step.rows, step.accepted) for step in replayed.steps] == [(s.rows, s.accepted) for s in expected.steps]
 
 
 def test_logits_and_hidden_rows_are_those_of_plain_passes() -> None:
@@ -69,10 +69,10 @@ def test_logits_and_hidden_rows_are_those_of_plain_passes() -> None:
     ]
     caches = captured.cache(), plain.cache()
     for window in windows:
-        ours, theirs = (cache.extend(window) for cache in caches)
-        torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-12)
-        if theirs.hidden is not None:
-            torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=0, atol=1e-12)
+        replayed, expected = (cache.extend(window) for cache in caches)
+        torch.testing.assert_close(replayed.logits, expected.logits, rtol=0, atol=1e-12)
+        if expected.hidden is not None:
+            torch.testing.assert_close(replayed.hidden, expected.hidden, rtol=0, atol=1e-12)
     fixed = caches[0]._fixed
     assert fixed is not None
     assert [(shape.rows, shape.entries, shape.masked) for shape in fixed._passes] == [(4, 128, False), (4, 128, True)]
